@@ -1,0 +1,1 @@
+"""Metal from Python: the bridge. Knows nothing of language models."""

@@ -1,0 +1,1 @@
+"""One method, run(batch): where the engine meets a device."""

@@ -1,0 +1,1 @@
+"""Metal without a Mac: a software device behind the Objective-C messages that Metal gets."""
