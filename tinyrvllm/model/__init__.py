@@ -1,1 +1,39 @@
 """What a model is: its file, its tokenizer, its maths. Knows no GPU."""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tinyrvllm.model.config import ModelConfig
+from tinyrvllm.model.gguf_file import GGUFFile
+from tinyrvllm.model.weights import Weights
+
+if TYPE_CHECKING:
+    from tinyrvllm.model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model file, opened and checked. Its weights are read when they are asked for."""
+
+    file: GGUFFile
+    config: ModelConfig
+    weights: Weights
+    tokenizer: "Tokenizer"
+    chat_template: str | None  # jinja2 source; None where the file has none
+
+
+def load(path: str | os.PathLike[str]) -> Model:
+    """Open a GGUF file. Raises GGUFError if it is damaged or holds no supported model."""
+    # Imported here, so that those who want only a configuration do not pay for a tokenizer.
+    from tinyrvllm.model.tokenizer import Tokenizer
+
+    file = GGUFFile(path)
+    config = ModelConfig.from_gguf(file)
+    return Model(
+        file=file,
+        config=config,
+        weights=Weights(file, config),
+        tokenizer=Tokenizer.from_gguf(file),
+        chat_template=file.get("tokenizer.chat_template", str, None),
+    )
