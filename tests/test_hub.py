@@ -87,7 +87,7 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Index]:
                 self.reply(404, b"", "text/plain", 0)
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=lambda: server.serve_forever(0.02), daemon=True).start()
     state.url = f"http://127.0.0.1:{server.server_port}/simple"
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)

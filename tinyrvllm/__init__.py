@@ -1,3 +1,32 @@
-"""A small LLM engine on Apple's GPU that you can read in a weekend."""
+"""A small LLM engine on Apple's GPU that you can read in a weekend.
+
+    from tinyrvllm import LLM, SamplingParams
+
+    llm = LLM("smollm2-135m")
+    print(llm.generate("The capital of France is", SamplingParams(temperature=0))[0].text)
+"""
+
+from typing import TYPE_CHECKING
+
+from tinyrvllm.errors import TinyrvllmError
+
+if TYPE_CHECKING:
+    from tinyrvllm.engine.llm import LLM, RequestOutput
+    from tinyrvllm.engine.sampler import SamplingParams
 
 __version__ = "0.1.0"
+__all__ = ["LLM", "RequestOutput", "SamplingParams", "TinyrvllmError"]
+
+
+def __getattr__(name: str) -> object:
+    # Imported on first use: numpy and tokenizers take a third of a second that --help,
+    # the bridge and the software device do not need.
+    if name in ("LLM", "RequestOutput"):
+        from tinyrvllm.engine import llm
+
+        return getattr(llm, name)
+    if name == "SamplingParams":
+        from tinyrvllm.engine.sampler import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'tinyrvllm' has no attribute {name!r}")

@@ -214,7 +214,7 @@ def resolve_hugging_face(spec: str) -> Path:
         return folder / name
     try:
         return Path(hf.hf_hub_download(repo, name))
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise HubError(f"cannot download {name} of {repo}: {_first_line(error)}") from error
 
 

@@ -1,0 +1,41 @@
+# Every target makes its own environment in .venv first; the README says how to do it by hand.
+PYTHON ?= python3
+BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-long lint lines clean
+
+demo: .venv/demo  ## environment, model, first tokens
+	$(BIN)/python -m tinyrvllm.generate --prompt "The capital of France is" -n 16 --temp 0
+	$(BIN)/python -m tinyrvllm.generate --chat --prompt "Why is the sky blue?" -n 64 --seed 1
+
+# One BLAS thread for each of the two test processes.
+test: lint  ## everything that fits in 15 minutes on 2 cores
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+
+test-long: .venv/dev  ## soaks, mutation and full tables
+	$(BIN)/python -m pytest -m long
+
+lint: .venv/dev
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m mypy
+
+lines:  ## the size budget: Python outside soft, in soft, and shaders
+	@echo "python  $$(git ls-files 'tinyrvllm/*.py' | grep -v ^tinyrvllm/soft/ | xargs cat | wc -l) of 5000"
+	@echo "soft    $$(git ls-files 'tinyrvllm/soft/*.py' | xargs cat | wc -l) of 5000"
+	@echo "shaders $$(git ls-files 'tinyrvllm/shaders/*' | xargs cat | wc -l) of 2500"
+
+clean:
+	rm -rf .venv build dist *.egg-info
+
+.venv/made:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/demo: .venv/made pyproject.toml constraints.txt
+	$(PIP) --editable ".[soft]"
+	touch $@
+
+.venv/dev: .venv/demo
+	$(PIP) --editable ".[dev,hub,soft]"
+	touch $@

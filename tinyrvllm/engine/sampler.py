@@ -1,0 +1,102 @@
+"""From logits to a token: temperature, top-k, top-p, min-p, with a generator per request."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tinyrvllm.errors import TinyrvllmError
+
+
+class LogitsError(TinyrvllmError):
+    """The model's output is no distribution."""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request is continued. Names and meanings are vLLM's.
+
+    Attributes:
+        max_tokens: the most tokens to generate.
+        temperature: logits are divided by it; 0 is greedy.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens whose probabilities reach this sum.
+        min_p: keep tokens at least this likely, relative to the most likely one.
+        seed: same seed, same text; None draws a fresh one.
+        stop: the text ends before the first of these strings.
+        ignore_eos: go on past the model's end-of-generation tokens.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = field(default=())
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        checks = {
+            "max_tokens": (self.max_tokens >= 1, "at least 1"),
+            "temperature": (0 <= self.temperature < float("inf"), "a number from 0 up"),
+            "top_k": (self.top_k >= 0, "0 (all) or more"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
+            "seed": (self.seed is None or self.seed >= 0, "0 or more"),
+            "stop": (all(self.stop), "strings that are not empty"),
+        }
+        for name, (good, expected) in checks.items():
+            if not good:
+                raise TinyrvllmError(
+                    f"{name} must be {expected}, and {getattr(self, name)!r} was given"
+                )
+
+
+class Sampler:
+    """Picks the tokens of one request.
+
+    The cuts apply in vLLM's order: temperature, min-p, top-k, top-p. One uniform number is drawn
+    per sampled token, so a seed gives the same text whatever else runs beside this request.
+    """
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.params = params
+        self.generator = np.random.default_rng(params.seed)
+
+    def sample(self, logits: np.ndarray) -> int:
+        """The next token of a row of logits, float32 [vocab].
+
+        Greedy takes the lowest index among equals.
+
+        Raises:
+            LogitsError: a NaN among the logits, or no token is possible (all -inf).
+        """
+        best = int(np.argmax(logits))
+        if not logits[best] > -np.inf:  # argmax finds a NaN first, and NaN compares false
+            what = "NaN among the logits" if np.isnan(logits[best]) else "all logits are -inf"
+            raise LogitsError(f"{what}: the weights are damaged or the computation overflowed")
+        if self.params.temperature == 0 or logits[best] == np.inf:
+            return best
+        tokens, probabilities = self._candidates(logits, logits[best])
+        cumulative = np.cumsum(probabilities)
+        draw = self.generator.random() * cumulative[-1]
+        return int(tokens[min(np.searchsorted(cumulative, draw, side="right"), len(tokens) - 1)])
+
+    def _candidates(self, logits: np.ndarray, top: np.float32) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that survive the cuts, and their float64 weights (not normalised)."""
+        params = self.params
+        # Shifted by the maximum, so that the largest weight is exp(0) = 1 and nothing overflows.
+        with np.errstate(over="ignore"):  # a tiny temperature: -inf, whose weight is 0
+            weights = np.exp((logits.astype(np.float64) - top) / params.temperature)
+        tokens = np.flatnonzero(weights >= params.min_p)  # 1 is the largest weight
+        if 0 < params.top_k < len(tokens):
+            order = np.argsort(-weights[tokens], kind="stable")  # ties: the lower index stays
+            tokens = tokens[order[: params.top_k]]
+        if params.top_p < 1:
+            order = np.argsort(-weights[tokens], kind="stable")
+            tokens = tokens[order]
+            sums = np.cumsum(weights[tokens])
+            tokens = tokens[: np.searchsorted(sums, params.top_p * sums[-1]) + 1]
+        return tokens, weights[tokens]
