@@ -20,8 +20,8 @@ class Runner(Protocol):
         ...
 
 
-def open_runner(model: Model, device: str, num_blocks: int) -> Runner:
-    """The model on the device of that name, with a KV pool of `num_blocks` blocks.
+def open_runner(model: Model, device: str, num_blocks: int, block_size: int) -> Runner:
+    """The model on the device of that name; its KV pool has `num_blocks` of `block_size` slots.
 
     Raises:
         TinyrvllmError: no such device, or it cannot run a model here; never a silent fallback.
@@ -39,4 +39,4 @@ def open_runner(model: Model, device: str, num_blocks: int) -> Runner:
         raise TinyrvllmError(f"device {device!r} runs no whole models yet: use --device cpu")
     from tinyrvllm.runner.numpy import NumpyRunner
 
-    return NumpyRunner(model, num_blocks)
+    return NumpyRunner(model, num_blocks, block_size)

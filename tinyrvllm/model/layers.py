@@ -1,0 +1,92 @@
+"""The maths of the supported models, as their papers write it.
+
+Plain functions over numpy arrays of float32 or float64, T rows (tokens) at a time. Nothing here
+knows of files, caches or batches: `reference.py` puts the pieces together.
+"""
+
+import numpy as np
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019)."""
+    mean_square = np.vecdot(x, x)[..., None] / x.shape[-1]
+    return x / np.sqrt(mean_square + eps) * weight
+
+
+def rope_tables(positions: np.ndarray, inv_freq: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin of position * inv_freq: float64 [T, 1, rope_dim / 2], the 1 being the heads."""
+    angles = positions[:, None, None] * inv_freq
+    return np.cos(angles), np.sin(angles)
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -> None:
+    """Rotary embedding (Su et al. 2021) of x [T, heads, head_dim], in place.
+
+    Turns each pair of elements by its position's angle: pairs (2i, 2i + 1) when interleaved, else
+    (i, i + rope_dim / 2). Elements from rope_dim on stay as they are.
+    """
+    half = cos.shape[-1]
+    if interleaved:
+        a, b = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        a, b = x[..., :half], x[..., half : 2 * half]
+    a[...], b[...] = a * cos - b * sin, b * cos + a * sin
+
+
+def attention(
+    q: np.ndarray,  # [n, heads, head_dim] the queries of the last n of the c positions
+    k: np.ndarray,  # [c, kv_heads, head_dim]
+    v: np.ndarray,  # [c, kv_heads, head_dim]
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> np.ndarray:
+    """softmax(q k^T * scale) v, causal (Vaswani et al. 2017): [n, heads * head_dim].
+
+    heads / kv_heads query heads share a key head (Ainslie et al. 2023). With a window a query sees
+    that many positions, its own included (Beltagy et al. 2020). With a soft cap the scores are
+    cap * tanh(scores / cap) (Gemma 2).
+    """
+    (n, heads, head_dim), (c, kv_heads, _) = q.shape, k.shape
+    group = heads // kv_heads
+    grouped = (q * scale).reshape(n, kv_heads, group, head_dim).transpose(1, 2, 0, 3)
+    scores = grouped.reshape(kv_heads, group * n, head_dim) @ k.transpose(1, 2, 0)
+    if softcap is not None:
+        scores = np.tanh(scores / softcap) * softcap
+    if n > 1 or (window is not None and c > window):
+        scores.reshape(kv_heads, group, n, c)[...] += _mask(n, c, window, q.dtype)
+    scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)  # [kv_heads, group * n, c]
+    values = weights @ v.transpose(1, 0, 2)  # [kv_heads, group * n, head_dim]
+    values /= weights.sum(axis=-1, keepdims=True)
+    return values.reshape(heads, n, head_dim).transpose(1, 0, 2).reshape(n, heads * head_dim)
+
+
+def _mask(n: int, c: int, window: int | None, dtype: np.dtype) -> np.ndarray:
+    """[n, c]: 0 where query i, at position c - n + i, may look and -inf where it may not."""
+    age = np.arange(c - n, c)[:, None] - np.arange(c)  # negative: in the future
+    hidden = age < 0 if window is None else (age < 0) | (age >= window)
+    return np.where(hidden, -np.inf, 0).astype(dtype)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    """x * sigmoid(x) (Elfwing et al. 2017)."""
+    return x / (1 + np.exp(-x))
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """The tanh form of GELU (Hendrycks and Gimpel 2016), by (1 + tanh(u)) / 2 = sigmoid(2u)."""
+    u = np.sqrt(2 / np.pi).item() * (x + 0.044715 * x * x * x)
+    return x / (1 + np.exp(-2 * u))
+
+
+def short_conv(
+    x: np.ndarray,  # [n, hidden]
+    weight: np.ndarray,  # [hidden, kernel] the last column meets the newest row
+    history: np.ndarray,  # [kernel - 1, hidden] the rows before x
+) -> tuple[np.ndarray, np.ndarray]:
+    """Causal depthwise convolution (LFM2): y [n, hidden] and the history for the rows after x."""
+    rows = np.concatenate([history, x])  # [kernel - 1 + n, hidden]
+    n, kernel = len(x), weight.shape[1]
+    y = sum(rows[j : j + n] * weight[:, j] for j in range(1, kernel))
+    return y + rows[:n] * weight[:, 0], rows[n:]
