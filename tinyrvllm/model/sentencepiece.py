@@ -1,0 +1,98 @@
+"""SentencePiece's BPE without a list of merges: of all neighbours that form a token, the pair whose
+token has the highest score is merged first (llama.cpp's `llm_tokenizer_spm`).
+
+The `tokenizers` library wants merges, and deriving half a million of them from Gemma's scores takes
+longer than loading the model. This heap needs only the scores.
+"""
+
+import re
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from tinyrvllm.model.gguf_file import GGUFFile
+
+SPACE: Final = "\u2581"  # ▁ stands for a space inside tokens
+
+# What llama.cpp takes for one symbol: a lead byte and as many bytes as it announces, valid or not.
+_SYMBOL: Final = re.compile(
+    rb"[\x00-\xbf]|[\xc0-\xdf].?|[\xe0-\xef].{0,2}|[\xf0-\xff].{0,3}", re.DOTALL
+)
+
+
+class SentencePiece:
+    """The vocabulary and scores of a `llama` GGUF file.
+
+    `ids` maps the text of each token that ordinary text may become to its id. A character that is
+    no token becomes its `byte_ids` [256]. Raises GGUFError for missing or unusable scores.
+    """
+
+    adds_bos: Final = True  # where the file does not say
+
+    def __init__(self, file: GGUFFile, ids: dict[str, int], byte_ids: list[int]) -> None:
+        scores = file.get("tokenizer.ggml.scores", np.ndarray)
+        vocab_size = len(file.metadata["tokenizer.ggml.tokens"])
+        if len(scores) != vocab_size or scores.dtype.kind not in "if" or np.isnan(scores).any():
+            raise file.error(
+                f"the key 'tokenizer.ggml.scores' must be {vocab_size} numbers, one for each of "
+                f"'tokenizer.ggml.tokens', found {len(scores)} of type {scores.dtype}"
+            )
+        self._costs = (-scores.astype(np.float64)).tolist()  # a heap's first is its smallest
+        self._ids = ids
+        self._byte_ids = byte_ids
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text without special tokens; lone surrogates are undecodable bytes."""
+        ids = []
+        for symbol in self._merged(_symbols(text.replace(" ", SPACE))):
+            if symbol in self._ids:
+                ids.append(self._ids[symbol])
+            else:
+                data = symbol.encode("utf-8", "surrogateescape")
+                ids += [self._byte_ids[byte] for byte in data]
+        return ids
+
+    def _merged(self, symbols: list[str]) -> list[str]:
+        before = list(range(-1, len(symbols) - 1))
+        after = [*range(1, len(symbols)), -1]
+        candidates: list[tuple[float, int, int, int]] = []  # cost, left, right, merged length
+
+        def propose(left: int, right: int) -> None:
+            merged = symbols[left] + symbols[right]
+            if merged in self._ids:
+                cost = self._costs[self._ids[merged]]
+                heappush(candidates, (cost, left, right, len(merged)))
+
+        for right in range(1, len(symbols)):
+            propose(right - 1, right)
+        while candidates:
+            _, left, right, length = heappop(candidates)
+            # Symbols only grow or vanish: another length means that one of the two has changed.
+            if not (symbols[left] and symbols[right]):
+                continue
+            if len(symbols[left]) + len(symbols[right]) != length:
+                continue
+            symbols[left] += symbols[right]
+            symbols[right] = ""
+            after[left] = after[right]
+            if after[left] >= 0:
+                before[after[left]] = left
+                propose(left, after[left])
+            if before[left] >= 0:
+                propose(before[left], left)
+        return [symbol for symbol in symbols if symbol]
+
+    @staticmethod
+    def token_bytes(text: str) -> bytes:
+        """The bytes that a token of the vocabulary stands for."""
+        return text.replace(SPACE, " ").encode()
+
+
+def _symbols(text: str) -> list[str]:
+    try:
+        text.encode()
+        return list(text)
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "surrogateescape")
+        return [symbol.decode("utf-8", "surrogateescape") for symbol in _SYMBOL.findall(data)]
