@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tinyrvllm.model.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass
 class Model:
     """A model file, opened and checked. Its weights are read when they are asked for."""
 

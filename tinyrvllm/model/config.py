@@ -7,6 +7,7 @@ that a file means here what it means there. Anything it would compute and we wou
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -18,6 +19,14 @@ ARCHITECTURES: Final = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", 
 MAX_LAYERS: Final = 512  # llama.cpp's own limit
 MAX_HEAD_DIM: Final = 1024  # the largest known is 512
 MAX_INT: Final = (1 << 31) - 1  # sizes and positions are int32 on every device
+
+# Features of llama.cpp that we do not have: the one value that leaves each of them out.
+UNSUPPORTED: Final[dict[str, bool | int | float]] = {
+    "attention.causal": True,
+    "expert_count": 0,
+    "nextn_predict_layers": 0,
+    "rope.scaling.attn_factor": 1.0,
+}
 
 LayerKind = Literal["attention", "conv"]
 Activation = Literal["silu", "gelu_tanh"]
@@ -70,9 +79,16 @@ class ModelConfig:
 
     def rope_inv_freq(self, layer: int) -> np.ndarray:
         """float64 [head_dim / 2]: the radians pair i turns by per position (RoFormer, eq. 15)."""
+        return self._inv_freqs[self.rope_bases[layer], self.rope_linear_factors[layer]]
+
+    @cached_property
+    def _inv_freqs(self) -> dict[tuple[float, float], np.ndarray]:
         exponents = np.arange(0, self.head_dim, 2, dtype=np.float64) / self.head_dim
-        frequencies = self.rope_bases[layer] ** -exponents / self.rope_linear_factors[layer]
-        return frequencies if self.rope_freq_factors is None else frequencies / self.rope_freq_factors
+        freq_factors = 1.0 if self.rope_freq_factors is None else self.rope_freq_factors
+        return {
+            (base, linear_factor): base**-exponents / linear_factor / freq_factors
+            for base, linear_factor in zip(self.rope_bases, self.rope_linear_factors, strict=True)
+        }
 
 
 def _read(file: GGUFFile) -> ModelConfig:
@@ -202,8 +218,10 @@ def _architecture(file: GGUFFile) -> str:
         )
     if not file.tensors:
         raise file.error("the file holds a vocabulary but no tensors; take the model's own file")
-    if file.get(f"{arch}.expert_count", int, 0):
-        raise file.error("the model has a mixture of experts, which is not supported")
+    for name, neutral in UNSUPPORTED.items():
+        found = file.get(f"{arch}.{name}", type(neutral), neutral)
+        if found != neutral:
+            raise file.error(f"the key '{arch}.{name}' is {found}; only {neutral} is supported")
     return arch
 
 
@@ -221,10 +239,12 @@ def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:
         )
     head_dim = keys.positive("attention.key_length", hidden_size // num_heads, MAX_HEAD_DIM)
     for name in ("attention.value_length", "rope.dimension_count"):
-        if keys.positive(name, head_dim) != head_dim:
-            raise keys.file.error(
-                f"the key '{keys.arch}.{name}' differs from the head's {head_dim}: not supported"
-            )
+        for suffix in ("", "_swa"):
+            if (found := keys.positive(name + suffix, head_dim)) != head_dim:
+                raise keys.file.error(
+                    f"the key '{keys.arch}.{name}{suffix}' is {found}; only the head dimension "
+                    f"{head_dim} is supported"
+                )
     if head_dim % 2:
         raise keys.file.error(f"the head dimension {head_dim} is odd; RoPE turns pairs")
     return head_dim
@@ -248,20 +268,24 @@ def _sliding_window(
     keys: _Keys, arch: str, kinds: tuple[LayerKind, ...]
 ) -> tuple[int | None, ...]:
     """Each layer's window. gemma2 alternates local and global; gemma3 has 5 local to 1 global."""
-    period = {"gemma2": 2, "gemma3": 6, "lfm2": 0}.get(arch)
-    window = keys.file.get(f"{arch}.attention.sliding_window", int, 4096 if arch == "gemma2" else 0)
-    if period is None or (window == 0 and arch != "gemma2"):
+    key = "attention.sliding_window"
+    if arch not in ("gemma2", "gemma3", "lfm2"):
         return (None,) * len(kinds)
-    window = keys.positive("attention.sliding_window", 4096)
-    key = f"{arch}.attention.sliding_window_pattern"
+    if arch != "gemma2" and keys.file.get(f"{arch}.{key}", int, 0) == 0:
+        return (None,) * len(kinds)
+    window = keys.positive(key, 4096)
+    pattern = keys.file.metadata.get(f"{arch}.{key}_pattern")
     if arch == "lfm2":
         is_local = [kind == "attention" for kind in kinds]
-    elif isinstance(pattern := keys.file.metadata.get(key), np.ndarray):
-        is_local = pattern.astype(bool).tolist()
+    elif isinstance(pattern, np.ndarray):
+        is_local = (pattern != 0).tolist()
         if len(is_local) != len(kinds):
-            raise keys.file.error(f"the key {key!r} must hold {len(kinds)}, found {len(is_local)}")
+            raise keys.file.error(
+                f"the key '{arch}.{key}_pattern' must hold {len(kinds)} values, one for each "
+                f"layer; found {len(is_local)}"
+            )
     else:
-        period = keys.positive("attention.sliding_window_pattern", period)
+        period = keys.positive(f"{key}_pattern", 2 if arch == "gemma2" else 6)
         is_local = [layer % period < period - 1 for layer in range(len(kinds))]
     return tuple(window if local else None for local in is_local)
 
@@ -275,8 +299,6 @@ def _rope(
         raise keys.file.error(
             f"the key '{arch}.rope.scaling.type' is {scaling!r}; supported are none, linear, llama3"
         )
-    if keys.real("rope.scaling.attn_factor", 1.0) != 1.0:
-        raise keys.file.error(f"the key '{arch}.rope.scaling.attn_factor' must be 1")
     base = keys.real("rope.freq_base", 10000.0)
     factor = 1.0
     if scaling == "linear":
@@ -296,7 +318,8 @@ def _rope(
 def _rope_freq_factors(keys: _Keys, base: float, head_dim: int) -> np.ndarray | None:
     """What Llama 3 divides its angles by: from a tensor, or from the metadata it is made of."""
     file = keys.file
-    if tensor := file.tensors.get("rope_freqs.weight"):
+    tensor = file.tensors.get("rope_freqs.weight")
+    if tensor and keys.arch == "llama":
         if tensor.type is not GGMLQuantizationType.F32 or tensor.shape != (head_dim // 2,):
             raise file.error(
                 f"tensor 'rope_freqs.weight' must be F32 of shape ({head_dim // 2},), found "
@@ -308,30 +331,17 @@ def _rope_freq_factors(keys: _Keys, base: float, head_dim: int) -> np.ndarray | 
         return factors
     if file.get(f"{keys.arch}.rope.scaling.type", str, "linear") != "llama3":
         return None
-    return llama3_freq_factors(
-        base,
-        head_dim,
-        factor=keys.real("rope.scaling.factor"),
-        low_freq_factor=keys.real("rope.scaling.low_freq_factor", 1.0),
-        high_freq_factor=keys.real("rope.scaling.high_freq_factor", 4.0),
-        original_context=keys.positive("rope.scaling.original_context_length", 8192),
-    )
-
-
-def llama3_freq_factors(
-    base: float,
-    head_dim: int,
-    factor: float,
-    low_freq_factor: float,
-    high_freq_factor: float,
-    original_context: int,
-) -> np.ndarray:
-    """float32 [head_dim / 2]: 1 for fast pairs, `factor` for slow ones, a blend between.
-
-    The formula of Llama 3.1's reference code (`apply_scaling`), in float64.
-    """
+    factor = keys.real("rope.scaling.factor")
+    low = keys.real("rope.scaling.low_freq_factor", 1.0)
+    high = keys.real("rope.scaling.high_freq_factor", 4.0)
+    original_context = keys.positive("rope.scaling.original_context_length", 8192)
+    if low >= high:
+        raise file.error(
+            f"'{keys.arch}.rope.scaling.low_freq_factor' {low} must be below high_freq_factor {high}"
+        )
+    # 1 for pairs that turn fast, `factor` for slow ones, a blend between: `apply_scaling` of
+    # Llama 3.1's reference code.
     wavelengths = 2 * math.pi * base ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     turns = original_context / wavelengths  # in the context the model was first trained on
-    smooth = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
-    smooth = np.clip(smooth, 0, 1)
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)

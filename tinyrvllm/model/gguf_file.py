@@ -70,10 +70,10 @@ class StringArray(Sequence[str]):
     Raises GGUFError from an access to a string that is not UTF-8.
     """
 
-    def __init__(self, data: bytes, starts: "array[int]", key: str) -> None:
+    def __init__(self, data: bytes, starts: "array[int]", what: str) -> None:
         self._data = data  # length u64, bytes, length u64, bytes, ...
         self._starts = starts  # [count + 1] where each string's bytes begin; the last one's end + 8
-        self._key = key
+        self._what = what  # names the file and the key in an error
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -96,7 +96,10 @@ class StringArray(Sequence[str]):
             for start, next_start in pairwise(starts):
                 yield self._data[start : next_start - 8].decode()
         except UnicodeDecodeError as error:
-            raise GGUFError(f"the key {self._key!r} holds a string that is not UTF-8: {error}") from None
+            raise GGUFError(f"{self._what} holds a string that is not UTF-8: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} strings>"
 
 
 Value = str | int | float | bool | np.ndarray | StringArray
@@ -128,29 +131,34 @@ class GGUFFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         memory = _map_file(self.path)
-        header = _Header(memory, self.error)
-        tensor_count, key_count = header.counts()
-        self.metadata: Mapping[str, Value] = header.keys(key_count)
-        self.alignment = self._checked_alignment()
-        self.tensors: Mapping[str, TensorInfo] = header.tensors(tensor_count, self.alignment)
-        self._bytes: np.ndarray | None = np.frombuffer(memory, np.uint8)
+        try:
+            header = _Header(memory, self.error)
+            tensor_count, key_count = header.counts()
+            self.metadata: Mapping[str, Value] = header.keys(key_count)
+            self.tensors: Mapping[str, TensorInfo] = header.tensors(
+                tensor_count, self._checked_alignment()
+            )
+        except GGUFError:
+            memory.close()  # Windows lets nobody delete or mend a file that is mapped
+            raise
+        self._memory: np.ndarray | None = np.frombuffer(memory, np.uint8)
 
     @property
-    def bytes(self) -> np.ndarray:
+    def memory(self) -> np.ndarray:
         """The whole file: uint8 [file size], a read-only view on the memory map."""
-        if self._bytes is None:
+        if self._memory is None:
             raise self.error("the file is closed: no tensor can be read from it any more")
-        return self._bytes
+        return self._memory
 
     def data(self, name: str) -> np.ndarray:
         """A tensor as the file has it: uint8 [rows, row_bytes], a view on the memory map."""
         tensor = self.tensors[name]
-        data = self.bytes[tensor.offset : tensor.offset + tensor.nbytes]
+        data = self.memory[tensor.offset : tensor.offset + tensor.nbytes]
         return data.reshape(-1, tensor.row_bytes)
 
     def close(self) -> None:
         """Let the map go. The system unmaps the file when the last view on it is gone as well."""
-        self._bytes = None
+        self._memory = None
 
     def __enter__(self) -> Self:
         return self
@@ -177,8 +185,10 @@ class GGUFFile:
             return default
         value = self.metadata[key]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            found = f"{type(value).__name__} {str(value)[:40]}"
-            raise self.error(f"the key {key!r} must be of type {kind.__name__}, found {found}")
+            raise self.error(
+                f"the key {key!r} must be of type {kind.__name__}, "
+                f"found {type(value).__name__} {str(value)[:40]!r}"
+            )
         return value
 
     def _checked_alignment(self) -> int:
@@ -200,8 +210,8 @@ def _map_file(path: Path) -> mmap.mmap:
             if status.st_size == 0:
                 raise GGUFError(f"{path.name}: the file is empty")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise GGUFError(f"{path} cannot be opened: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        raise GGUFError(f"{path} cannot be opened: {error}") from None
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -224,13 +234,13 @@ class _Header:
         magic = self.memory[: self.skip(4, "the magic")]
         if magic != b"GGUF":
             raise self.error(f"not a GGUF file: it begins with {magic!r} instead of b'GGUF'")
-        version = self.number(_U32, "the version")
+        version = self.u32("the version")
         if version & 0xFFFF == 0 and version:
             raise self.error("a big-endian GGUF file; only little-endian ones are supported")
         if version not in (2, 3):
             raise self.error(f"GGUF version {version}; versions 2 and 3 are supported")
-        tensor_count = self.number(_U64, "the tensor count")
-        key_count = self.number(_U64, "the key count")
+        tensor_count = self.u64("the tensor count")
+        key_count = self.u64("the key count")
         if tensor_count > MAX_TENSORS or key_count > MAX_KEYS:
             raise self.error(
                 f"the header claims {tensor_count} tensors and {key_count} keys; "
@@ -254,7 +264,7 @@ class _Header:
         if kind is not GGUFValueType.ARRAY:
             return self.number(Struct("<" + _NUMBERS[kind]), f"the key {key!r}")
         kind = self.value_type(key)
-        count = self.number(_U64, f"the length of key {key!r}")
+        count = self.u64(f"the length of key {key!r}")
         if kind is GGUFValueType.ARRAY:
             raise self.error(f"the key {key!r} is an array of arrays, which is not supported")
         if kind is GGUFValueType.STRING:
@@ -270,16 +280,16 @@ class _Header:
         self.strings_left -= count
         if self.strings_left < 0:
             raise self.error(f"the key {key!r} claims {count} strings; {MAX_STRINGS} are believed")
-        memory, end, unpack = self.memory, self.end, _U64.unpack_from
+        memory, last, unpack = self.memory, self.end - 8, _U64.unpack_from
         starts = array("q")
         begin = position = self.position
         for index in range(count):  # a plain loop: a string's place depends on all before it
-            if position > end - 8:
+            if position > last:
                 raise self.error(f"string {index} of key {key!r} runs past the end of the header")
             starts.append(position + 8 - begin)
             position += 8 + unpack(memory, position)[0]
         starts.append(self.skip(position - begin, f"the key {key!r}") + 8 - begin)
-        return StringArray(memory[begin:position], starts, key)
+        return StringArray(memory[begin:position], starts, str(self.error(f"the key {key!r}")))
 
     def tensors(self, count: int, alignment: int) -> dict[str, TensorInfo]:
         tensors: dict[str, TensorInfo] = {}
@@ -294,13 +304,13 @@ class _Header:
     def tensor(self, index: int) -> TensorInfo:
         """The next tensor, its offset still counted from the start of the data."""
         name = self.string(f"the name of tensor {index}", MAX_NAME_BYTES)
-        dimension_count = self.number(_U32, f"the dimension count of tensor {name!r}")
+        dimension_count = self.u32(f"the dimension count of tensor {name!r}")
         if not 1 <= dimension_count <= MAX_DIMENSIONS:
             raise self.error(f"tensor {name!r} has {dimension_count} dimensions; 1 to 4 expected")
         dimensions = [
-            self.number(_U64, f"a dimension of tensor {name!r}") for _ in range(dimension_count)
+            self.u64(f"a dimension of tensor {name!r}") for _ in range(dimension_count)
         ]
-        code = self.number(_U32, f"the type of tensor {name!r}")
+        code = self.u32(f"the type of tensor {name!r}")
         if code not in GGML_QUANT_SIZES:
             known = ", ".join(kind.name for kind in GGML_QUANT_SIZES)
             raise self.error(f"tensor {name!r} has the unknown type {code}; known are {known}")
@@ -312,7 +322,7 @@ class _Header:
                 f"the first a multiple of {kind.name}'s block of {block}"
             )
         nbytes = math.prod(dimensions) // block * block_bytes  # Python's integers do not wrap
-        offset = self.number(_U64, f"the offset of tensor {name!r}")
+        offset = self.u64(f"the offset of tensor {name!r}")
         return TensorInfo(name, tuple(reversed(dimensions)), kind, offset, nbytes)
 
     def placed(
@@ -340,13 +350,13 @@ class _Header:
         }
 
     def value_type(self, key: str) -> GGUFValueType:
-        code = self.number(_U32, f"the type of key {key!r}")
+        code = self.u32(f"the type of key {key!r}")
         if code >= len(GGUFValueType):
             raise self.error(f"the key {key!r} has the unknown value type {code}")
         return GGUFValueType(code)
 
     def string(self, what: str, longest: int) -> str:
-        length = self.number(_U64, what)
+        length = self.u64(what)
         if length > longest:
             raise self.error(f"{what} claims {length} bytes; at most {longest} are believed")
         start = self.position
@@ -355,7 +365,13 @@ class _Header:
         except UnicodeDecodeError as error:
             raise self.error(f"{what} is not UTF-8: {error}") from None
 
-    def number(self, struct: Struct, what: str) -> int:
+    def u32(self, what: str) -> int:
+        return int(self.number(_U32, what))
+
+    def u64(self, what: str) -> int:
+        return int(self.number(_U64, what))
+
+    def number(self, struct: Struct, what: str) -> int | float:
         start = self.position
         self.skip(struct.size, what)
         return struct.unpack_from(self.memory, start)[0]

@@ -1,7 +1,7 @@
 """A model's tensors, by the names the file has for them, checked against its configuration."""
 
-import threading
-from typing import Final, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -9,9 +9,6 @@ from gguf.quants import dequantize
 
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.gguf_file import GGUFFile
-
-# Elements dequantised at a time: their temporaries should stay in the processor's cache.
-CHUNK_ELEMENTS: Final = 1 << 17
 
 
 class RawTensor(NamedTuple):
@@ -25,44 +22,24 @@ class RawTensor(NamedTuple):
 class Weights:
     """The tensors of a model. Nothing is read before it is asked for.
 
-    Raises GGUFError at once if a tensor is missing, misshapen, unexpected or of a type that cannot
-    be dequantised.
+    `shapes` maps the name of each tensor to its shape. Raises GGUFError at once if a tensor is
+    missing, misshapen, unexpected or of a type that cannot be dequantised.
     """
 
     def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
-        self.file = file
         self.shapes = tensor_shapes(config)
-        self._float32: dict[str, np.ndarray] = {}
-        self._lock = threading.Lock()
-        _check(file, self.shapes)
+        self._file = file
+        _check(file, config, self.shapes)
 
     def raw(self, name: str) -> RawTensor:
         """The tensor as the file has it, without a copy."""
-        tensor = self.file.tensors[name]
-        return RawTensor(self.file.data(name), tensor.type, tensor.shape)
-
-    def f32(self, name: str) -> np.ndarray:
-        """float32 of the tensor's shape; dequantised the first time, kept after that."""
-        with self._lock:
-            if name not in self._float32:
-                data, kind, shape = self.raw(name)
-                self._float32[name] = _dequantize(data, kind).reshape(shape)
-            return self._float32[name]
+        tensor = self._file.tensors[name]
+        return RawTensor(self._file.data(name), tensor.type, tensor.shape)
 
     def rows(self, name: str, indices: np.ndarray) -> np.ndarray:
         """float32 [len(indices), columns]: some rows of a matrix, dequantised and not kept."""
         data, kind, _ = self.raw(name)
-        return _dequantize(data[indices], kind).reshape(len(indices), -1)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors in the file."""
-        return sum(self.file.tensors[name].nbytes for name in self.shapes)
-
-    @property
-    def float32_nbytes(self) -> int:
-        """Bytes of memory that `f32` has taken so far."""
-        return sum(array.nbytes for array in self._float32.values())
+        return dequantize(data[indices], kind)
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -117,7 +94,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _check(file: GGUFFile, shapes: dict[str, tuple[int, ...]]) -> None:
+def _check(file: GGUFFile, config: ModelConfig, shapes: dict[str, tuple[int, ...]]) -> None:
     for name, shape in shapes.items():
         if name not in file.tensors:
             raise file.error(f"tensor {name!r} of shape {shape} is missing")
@@ -132,13 +109,15 @@ def _check(file: GGUFFile, shapes: dict[str, tuple[int, ...]]) -> None:
                 f"tensor {name!r} is of type {tensor.type.name}; supported are {supported}"
             )
     # A bias or a scale that we did not apply would give wrong text without a word.
-    if unexpected := sorted(file.tensors.keys() - shapes.keys() - {"rope_freqs.weight"}):
+    used_by_config = {"rope_freqs.weight"} if config.rope_freq_factors is not None else set()
+    if unexpected := sorted(file.tensors.keys() - shapes.keys() - used_by_config):
         raise file.error(
-            f"tensor {unexpected[0]!r} has no place in the architecture "
-            f"{file.get('general.architecture', str)!r} as this engine knows it"
+            f"tensor {unexpected[0]!r} has no place in a model of the architecture "
+            f"{config.architecture!r} as this engine knows it"
         )
 
 
+@cache
 def can_dequantize(kind: GGMLQuantizationType) -> bool:
     """Whether the `gguf` package can turn blocks of this type into float32."""
     try:
@@ -146,18 +125,3 @@ def can_dequantize(kind: GGMLQuantizationType) -> bool:
     except NotImplementedError:
         return False
     return True
-
-
-def _dequantize(data: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
-    """float32 [elements] from uint8 blocks of any shape."""
-    if kind is GGMLQuantizationType.F32:
-        return data.reshape(-1).view("<f4")
-    block, block_bytes = GGML_QUANT_SIZES[kind]
-    chunk = CHUNK_ELEMENTS // block
-    blocks = data.reshape(-1, block_bytes)
-    out = np.empty(len(blocks) * block, np.float32)
-    for start in range(0, len(blocks), chunk):
-        # One long row: the package would walk a matrix 16 rows at a time, which is far slower.
-        row = blocks[start : start + chunk].reshape(1, -1)
-        out[start * block : (start + chunk) * block] = dequantize(row, kind).reshape(-1)
-    return out
