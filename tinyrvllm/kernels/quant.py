@@ -1,0 +1,58 @@
+"""Weights as the file has them: types, sizes, and where a matrix lies."""
+
+from dataclasses import dataclass
+
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from .launch import KernelError, Span
+
+# The types that shaders/quant.h dequantises, by GGUF's numbers.
+WEIGHT_TYPES = (
+    GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16,
+    GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1,
+    GGMLQuantizationType.Q5_0, GGMLQuantizationType.Q5_1, GGMLQuantizationType.Q4_K,
+    GGMLQuantizationType.Q5_K, GGMLQuantizationType.Q6_K,
+)  # fmt: skip
+# Types whose values do not fit in a half: their tiles are float.
+FLOAT_TILES = (GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
+UNIT = 16  # weights that the dequantiser gives at a time
+
+
+def row_bytes(kind: GGMLQuantizationType, columns: int) -> int:
+    """Bytes of a row of `columns` weights. Raises KernelError when blocks do not divide it."""
+    if kind not in WEIGHT_TYPES:
+        raise KernelError(
+            f"expected a weight type of {', '.join(t.name for t in WEIGHT_TYPES)}, "
+            f"found {GGMLQuantizationType(kind).name}: convert the model"
+        )
+    block, nbytes = GGML_QUANT_SIZES[kind]
+    if columns % block:
+        raise KernelError(
+            f"{kind.name}: expected columns to be a multiple of {block}, found {columns}"
+        )
+    return columns // block * nbytes
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix [outputs, inputs] as it lies in a file."""
+
+    span: Span
+    kind: GGMLQuantizationType
+    outputs: int
+    inputs: int
+
+    def __post_init__(self) -> None:
+        if self.span.nbytes < self.nbytes:
+            raise KernelError(
+                f"{self.kind.name} [{self.outputs}, {self.inputs}]: expected {self.nbytes} "
+                f"bytes, found {self.span.nbytes}"
+            )
+
+    @property
+    def row_bytes(self) -> int:
+        return row_bytes(self.kind, self.inputs)
+
+    @property
+    def nbytes(self) -> int:
+        return self.outputs * self.row_bytes

@@ -1,0 +1,38 @@
+// What matvec, ksplit and gemm have in common: y = x W^T with a fused epilogue.
+//
+//   x  [rows, inputs]   float, rows x_stride apart
+//   W  [outputs, inputs] any weight type, rows row_bytes apart
+//   y  [rows, outputs]  float, rows y_stride apart
+//
+// Epilogue, in this order: bias, then residual; or for the gated form, which multiplies by two
+// matrices of one type, y = activation(x gate^T) * (x up^T).
+#pragma once
+#include "quant.h"
+
+constant bool GATED [[function_constant(1)]];   // `weight` is the gate, `up` is the other matrix
+
+struct MatmulArgs {   // mirrored by kernels/matmul.py
+    uint rows, outputs, inputs;
+    uint row_bytes;                              // of a weight row
+    uint x_stride, y_stride, residual_stride;    // in floats
+    uint activation;                             // see activate(); gated form only
+    uint has_bias, has_residual;
+    uint lanes;                                  // matvec: lanes that share one output
+    uint norm_parts;                             // matvec: partial sums of squares in a row of x
+    float norm_epsilon;
+    uint writes_squares;                         // matvec: leave sums of squares of y for a norm
+};
+
+// One widening 32 x 32 -> 64 bit multiplication per row, none per block.
+inline device const uchar *weight_row(device const uchar *weight, uint n, constant MatmulArgs &a) {
+    return weight + ulong(n) * a.row_bytes;
+}
+
+// Finishes y[row, n] and returns what it stored.
+inline float finish(float value, uint row, uint n, device const float *bias,
+                    device const float *residual, device float *y, constant MatmulArgs &a) {
+    if (a.has_bias) value += bias[n];
+    if (a.has_residual) value += residual[ulong(row) * a.residual_stride + n];
+    y[ulong(row) * a.y_stride + n] = value;
+    return value;
+}

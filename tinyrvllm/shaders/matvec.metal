@@ -1,0 +1,148 @@
+// matvec: y = x W^T for 1 to 4 rows of x. Decoding is this kernel: every weight is read once a
+// token, so the memory bus sets the pace and arithmetic must merely keep up.
+//
+// Version ladder (2560 x 960 F16, one row, on the soft device; bytes are the same for all)
+//   1  one thread an output: neighbouring lanes read rows apart, a cache line for 2 bytes each
+//   2  one simdgroup an output, lanes stride K, one simd_sum each: K = 576 leaves lanes idle,
+//      and the reduction costs as much as the products
+//   3  this file: a few lanes share an output, a simdgroup owns 4 to 32 outputs, activations
+//      are loaded once for all outputs of a lane, weights once for all rows. No barrier.
+//
+// Design points
+// 1. 8 (or 4) lanes stride along K, 16 weights each, so one step covers 128 (or 64) weights.
+//    SmolLM2's K = 576 and 960 are whole steps of 64 and 1536 and 2560 of 128: no lane idles.
+//    kernels/matvec.py picks `lanes`; 64 F16 weights are one 128-byte cache line.
+// 2. Lane l works for output group l / lanes; in step j of OUTPUTS the 32 / lanes groups take
+//    consecutive outputs, so that a group of stores is contiguous.
+//
+//        lanes = 8        k ->  0..15  16..31  32..47 ... 112..127 | 128..
+//        output n + 0           lane0  lane1   lane2  ... lane7    | lane0
+//        output n + 1           lane8  lane9   lane10 ... lane15   | lane8
+//        output n + 2           lane16 ...                lane23   | lane16
+//        output n + 3           lane24 ...                lane31   | lane24
+//
+// 3. Reduction once, at the end: log2(lanes) shuffles of a float4 that carries 4 outputs.
+// 4. OUTPUTS * ROWS <= 8 accumulators of float4 a lane (32 registers), 16 floats of x for each
+//    row (up to 64) and 16 weights: about 110 registers a lane of the 128 we allow.
+// 5. Outputs and rows past the end compute the last one again and store nothing: cheaper than a
+//    branch in the loop, and no lane leaves before the shuffles.
+// 6. NORMED multiplies by a norm's weight on the way in and by 1 / rms on the way out. The sum
+//    of squares comes as partial sums that the kernel before left behind (writes_squares); each
+//    simdgroup adds them in the same order. Repeated work: one multiplication per element of x
+//    and a few dozen additions per simdgroup; saved: a dispatch and a phase.
+// 7. A row's sums never depend on the other rows, nor on OUTPUTS: batch-invariant.
+#include "matmul.h"
+
+constant uint ROWS [[function_constant(2)]];      // rows of x: 1 to 4
+constant uint OUTPUTS [[function_constant(3)]];   // weight rows a lane walks: 1, 2 or 4
+constant bool NORMED [[function_constant(4)]];
+constant constexpr ushort MAX_ROWS = 4, MAX_OUTPUTS = 4;
+
+// Loops run to the maximum with a test against the function constant: unrolled by the front
+// end, pruned when the pipeline is made, so that accumulators live in registers.
+#define EACH_ROW(m) _Pragma("unroll") for (ushort m = 0; m < MAX_ROWS; m++) if (m < ROWS)
+#define EACH_OUTPUT(j) _Pragma("unroll") for (ushort j = 0; j < MAX_OUTPUTS; j++) if (j < OUTPUTS)
+
+// 16 activations of a row, from 16 * unit on; zero past `columns`.
+inline Weights load_x(device const float *x, uint unit, uint columns) {
+    Weights v;
+    if (unit * 16 + 16 <= columns) {
+        device const packed_float4 *p = (device const packed_float4 *)(x + unit * 16);
+        for (ushort i = 0; i < 4; i++) v.v[i] = float4(p[i]);
+    } else {
+        for (ushort i = 0; i < 16; i++) {
+            v.v[i / 4][i % 4] = unit * 16 + i < columns ? x[unit * 16 + i] : 0.0f;
+        }
+    }
+    return v;
+}
+
+// 1 / rms of each row, from the partial sums of squares [rows, norm_parts].
+inline float4 inverse_rms(device const float *squares, uint first_row, uint lane,
+                          constant MatmulArgs &a) {
+    float4 sum = float4(0.0f);
+    for (uint i = lane; i < a.norm_parts; i += 32) {
+        EACH_ROW(m) sum[m] += squares[min(first_row + m, a.rows - 1) * a.norm_parts + i];
+    }
+    return rsqrt(simd_sum(sum) / float(a.inputs) + a.norm_epsilon);
+}
+
+[[max_total_threads_per_threadgroup(64)]]
+kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weight [[buffer(1)]],
+                   device const uchar *up [[buffer(2)]], device const float *bias [[buffer(3)]],
+                   device const float *residual [[buffer(4)]], device float *y [[buffer(5)]],
+                   device const float *norm_weight [[buffer(6)]],   // [inputs]
+                   device const float *squares_in [[buffer(7)]],    // [rows, norm_parts]
+                   device float *squares_out [[buffer(8)]],         // [rows, outputs * lanes / 32]
+                   constant MatmulArgs &a [[buffer(9)]],
+                   uint2 group [[threadgroup_position_in_grid]],
+                   uint lane [[thread_index_in_simdgroup]],
+                   uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    uint lane_k = lane % a.lanes, at_once = 32 / a.lanes;   // at_once: outputs in a step j
+    uint matrices = GATED ? 2 : 1, first = (group.x * 2 + simdgroup) * (OUTPUTS / matrices);
+    uint first_row = group.y * MAX_ROWS;                    // of x
+
+    device const uchar *rows[MAX_OUTPUTS];
+    uint outputs[MAX_OUTPUTS];
+    EACH_OUTPUT(j) {
+        outputs[j] = (first + j / matrices) * at_once + lane / a.lanes;
+        uint n = min(outputs[j], a.outputs - 1);
+        rows[j] = weight_row(GATED && j % 2 == 1 ? up : weight, n, a);
+    }
+
+    float4 sums[MAX_OUTPUTS][MAX_ROWS];
+    EACH_OUTPUT(j) EACH_ROW(m) sums[j][m] = float4(0.0f);
+    uint whole = a.inputs / 16;                             // units; a ragged one may follow
+    for (uint unit = lane_k; unit * 16 < a.inputs; unit += a.lanes) {
+        Weights xs[MAX_ROWS];
+        EACH_ROW(m) {
+            uint row = min(first_row + m, a.rows - 1);
+            xs[m] = load_x(x + ulong(row) * a.x_stride, unit, a.inputs);
+        }
+        if (NORMED) {
+            Weights scale = load_x(norm_weight, unit, a.inputs);
+            EACH_ROW(m) for (ushort i = 0; i < 4; i++) xs[m].v[i] *= scale.v[i];
+        }
+        EACH_OUTPUT(j) {
+            Weights w = !RAGGED || unit < whole ? load_weights(rows[j], unit)
+                                                : load_weights_tail(rows[j], unit, a.inputs);
+            EACH_ROW(m) for (ushort i = 0; i < 4; i++) {
+                sums[j][m] = fma(w.v[i], xs[m].v[i], sums[j][m]);
+            }
+        }
+    }
+
+    float4 norm = float4(1.0f);
+    if (NORMED) norm = inverse_rms(squares_in, first_row, lane, a);
+    EACH_ROW(m) {
+        uint row = first_row + m;
+        bool live = row < a.rows;
+        float4 total = float4(0.0f);                        // one component per output
+        EACH_OUTPUT(j) {
+            float2 pair = sums[j][m].xy + sums[j][m].zw;
+            total[j] = pair.x + pair.y;
+        }
+        for (ushort step = 1; step < a.lanes; step *= 2) total += simd_shuffle_xor(total, step);
+        if (NORMED) total *= norm[m];
+
+        float stored = 0.0f;                                // lane_k j finishes output j
+        EACH_OUTPUT(j) {
+            uint n = outputs[j];
+            if (GATED && j % 2 == 0 && lane_k == j / 2 && n < a.outputs && live) {
+                y[ulong(row) * a.y_stride + n] =
+                    activate(a.activation, total[j]) * total[j + 1];
+            }
+            if (!GATED && lane_k == j && n < a.outputs && live) {
+                stored = finish(total[j], row, n, bias, residual, y, a);
+            }
+        }
+        if (a.writes_squares) {                             // sums over the groups, per lane_k
+            float square = stored * stored;
+            for (ushort step = a.lanes; step < 32; step *= 2) {
+                square += simd_shuffle_xor(square, step);
+            }
+            uint parts = (a.outputs + at_once - 1) / at_once, part = first + lane_k;
+            if (lane < OUTPUTS && part < parts && live) squares_out[row * parts + part] = square;
+        }
+    }
+}
