@@ -1,0 +1,135 @@
+"""An engine whose kernels are Python functions: tests of the double need no compiler.
+
+Its "language": a source is a list of kernel names, and `error` in it does not compile.
+"""
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tinyrvllm.soft.objc_double.engine import CompileError, Memory, Run, pages
+
+
+@dataclass
+class Param:
+    name: str
+    kind: str
+    index: int
+    access: str = "read"
+
+
+@dataclass
+class FunctionConstant:
+    name: str
+    type: str
+    required: bool = True
+
+
+@dataclass
+class KernelInfo:
+    name: str
+    params: tuple[Param, ...]
+    max_total_threads: int | None = None
+    static_threadgroup_bytes: int = 0
+    function_constants: dict[int, FunctionConstant] = field(default_factory=dict)
+
+
+def view(run: Run, slot: int, dtype: str) -> np.ndarray:
+    """The bytes bound at a slot, as an array."""
+    address, nbytes = run.buffers[slot]
+    raw = (ctypes.c_char * nbytes).from_address(address)
+    return np.frombuffer(raw, dtype, nbytes // np.dtype(dtype).itemsize)
+
+
+def vector_add(run: Run, constants: Mapping[int, Any]) -> None:
+    n = int(view(run, 3, "u4")[0])
+    view(run, 2, "f4")[:n] = view(run, 0, "f4")[:n] + view(run, 1, "f4")[:n]
+
+
+def scale(run: Run, constants: Mapping[int, Any]) -> None:
+    view(run, 1, "f4")[:] = view(run, 0, "f4")[: len(view(run, 1, "f4"))] * constants[0]
+
+
+def geometry(run: Run, constants: Mapping[int, Any]) -> None:
+    view(run, 0, "u4")[:6] = (*run.grid, *run.group)
+
+
+def tile(run: Run, constants: Mapping[int, Any]) -> None:
+    view(run, 0, "u4")[0] = run.threadgroup_memory[0]
+
+
+def fault(run: Run, constants: Mapping[int, Any]) -> None:
+    raise ZeroDivisionError("kernel 'fault': thread (7, 0, 0) read past buffer(0)")
+
+
+BUFFERS = "buffer"
+KERNELS = {
+    "vector_add": (
+        vector_add,
+        KernelInfo(
+            "vector_add",
+            (
+                Param("a", BUFFERS, 0),
+                Param("b", BUFFERS, 1),
+                Param("c", BUFFERS, 2, "write"),
+                Param("n", BUFFERS, 3),
+            ),
+        ),
+    ),
+    "scale": (
+        scale,
+        KernelInfo(
+            "scale",
+            (Param("x", BUFFERS, 0), Param("y", BUFFERS, 1, "read_write")),
+            function_constants={0: FunctionConstant("FACTOR", "float")},
+        ),
+    ),
+    "geometry": (geometry, KernelInfo("geometry", (Param("out", BUFFERS, 0, "write"),), 64)),
+    "tile": (
+        tile,
+        KernelInfo(
+            "tile",
+            (Param("out", BUFFERS, 0, "write"), Param("shared", "threadgroup", 0, "read_write")),
+            static_threadgroup_bytes=1024,
+        ),
+    ),
+    "fault": (fault, KernelInfo("fault", ())),
+}
+SOURCE = "kernel void " + "(); kernel void ".join(KERNELS) + "();"
+
+
+@dataclass
+class FakeLibrary:
+    functions: dict[str, KernelInfo]
+
+
+class FakeEngine:
+    """See `tinyrvllm.soft.objc_double.engine.Engine`."""
+
+    description = "Python"
+
+    def allocate(self, nbytes: int) -> Memory:
+        return pages(nbytes)
+
+    def compile(self, source: str) -> FakeLibrary:
+        names = re.findall(r"kernel void (\w+)\(", source)
+        if not names:
+            raise CompileError("program_source:1:1: error: no kernel here")
+        return FakeLibrary({name: KERNELS[name][1] for name in names})
+
+    def kernel(self, library: FakeLibrary, name: str, constants: Mapping[int, Any]) -> Any:
+        return (KERNELS[name][0], dict(constants))
+
+    def run(self, runs: Sequence[Run]) -> list[str]:
+        faults = []
+        for run in runs:
+            function, constants = run.kernel
+            try:
+                function(run, constants)
+            except ZeroDivisionError as error:
+                faults.append(str(error))
+        return faults

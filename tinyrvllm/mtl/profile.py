@@ -1,0 +1,102 @@
+"""Where the time goes.
+
+TINYRVLLM_METAL_PROFILE=1 runs each dispatch in a command buffer of its own and prints the GPU's
+time for each kernel and shape when the device is closed: right for comparing kernels, while the
+sum is larger than an unprofiled run. TINYRVLLM_TIMING=1 prints how a run divides between
+recording (CPU) and GPU.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .command import Commands, Encoder
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one dispatch computes, said by the layer that records it."""
+
+    rows: int = 0
+    shape: str = ""  # "N x K"
+    nbytes: int = 0  # that must cross the memory bus
+
+
+@dataclass
+class _Row:
+    calls: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Profile:
+    """GPU time by (kernel, work, threadgroups)."""
+
+    rows: dict[tuple[str, Work, int], _Row] = field(default_factory=lambda: defaultdict(_Row))
+
+    @contextmanager
+    def encoder(self, commands: "Commands", concurrent: bool) -> Iterator["Encoder"]:
+        """An encoder whose dispatches each run, and are waited for, as they are recorded."""
+        from .command import Commands, Encoder
+
+        device, profile = commands.device, self
+
+        class Profiling(Encoder):
+            def dispatch(self, pipeline: Any, groups: Any, *arguments: Any, **named: Any) -> None:
+                work = named.pop("work", None) or Work()
+                alone = Commands(device, pipeline.name)
+                with alone, alone._encoder(concurrent) as encoder:
+                    encoder.dispatch(pipeline, groups, *arguments, **named)
+                row = profile.rows[pipeline.name, work, groups[0] * groups[1] * groups[2]]
+                row.calls += 1
+                row.seconds += alone.gpu_seconds
+                self.commands.dispatches += 1
+
+        with device.objc.pool():
+            encoder = Profiling(commands, concurrent)
+            try:
+                yield encoder
+            finally:
+                encoder.end()
+
+    def print(self) -> None:
+        """The table, most expensive first, on stderr."""
+        head = ("kernel", "rows", "N x K", "calls", "us/call", "GB/s", "threadgroups")
+        print("{:32} {:>5} {:>14} {:>7} {:>9} {:>7} {:>12}".format(*head), file=sys.stderr)
+        for (kernel, work, groups), row in sorted(
+            self.rows.items(), key=lambda item: -item[1].seconds
+        ):
+            rate = work.nbytes * row.calls / row.seconds / 1e9 if row.seconds else 0.0
+            print(
+                f"{kernel:32} {work.rows:5} {work.shape:>14} {row.calls:7} "
+                f"{row.seconds / row.calls * 1e6:9.1f} {rate:7.1f} {groups:12}",
+                file=sys.stderr,
+            )
+
+
+@dataclass
+class Timing:
+    """Seconds spent recording (CPU) and running (GPU), over all command buffers."""
+
+    count: int = 0
+    encode: float = 0.0
+    gpu: float = 0.0
+
+    def add(self, encode: float, gpu: float) -> None:
+        """Counts one finished command buffer."""
+        self.count += 1
+        self.encode += encode
+        self.gpu += gpu
+
+    def print(self) -> None:
+        """One line on stderr."""
+        each = 1e3 / self.count if self.count else 0.0
+        print(
+            f"{self.count} command buffers: recording {self.encode * each:.3f} ms, "
+            f"GPU {self.gpu * each:.3f} ms each",
+            file=sys.stderr,
+        )

@@ -1,0 +1,59 @@
+"""An Objective-C runtime with Metal's classes in it, in Python.
+
+    runtime("soft")        runs kernels on this CPU
+    runtime("soft:check")  the same with every check on
+
+The program's messages arrive by selector with C-typed arguments, as on a Mac. Read runtime.py
+(what Objective-C does), then metal_device.py, metal_library.py and metal_commands.py.
+"""
+
+from .engine import CompileError, CpuEngine, Engine, Memory, Run
+from .foundation import NSArray, NSError, NSProcessInfo, NSString
+from .metal_commands import MTLCommandBuffer, MTLCommandQueue, MTLComputeCommandEncoder
+from .metal_device import Machine, MTLBuffer, MTLDevice, SoftRuntime
+from .metal_library import (
+    MTLCompileOptions,
+    MTLComputePipelineDescriptor,
+    MTLComputePipelineState,
+    MTLFunction,
+    MTLFunctionConstantValues,
+    MTLLibrary,
+)
+from .runtime import ObjCObject
+from .signatures import ObjCError
+
+__all__ = [
+    "CompileError",
+    "Engine",
+    "Machine",
+    "Memory",
+    "ObjCError",
+    "Run",
+    "SoftRuntime",
+    "metal",
+    "runtime",
+]
+
+CLASSES: dict[str, type[ObjCObject]] = {
+    cls.__name__: cls
+    for cls in (
+        NSArray, NSError, NSProcessInfo, NSString, MTLBuffer, MTLCommandBuffer, MTLCommandQueue,
+        MTLCompileOptions, MTLComputeCommandEncoder, MTLComputePipelineDescriptor,
+        MTLComputePipelineState, MTLDevice, MTLFunction, MTLFunctionConstantValues, MTLLibrary,
+    )
+}  # fmt: skip
+
+
+def metal(
+    engine: Engine, name: str = "soft", machine: Machine | None = None, check: bool = False
+) -> SoftRuntime:
+    """A runtime over any engine and with any machine's limits: for tests, and for `runtime`."""
+    return SoftRuntime(name, CLASSES, engine, machine, check)
+
+
+def runtime(name: str) -> SoftRuntime:
+    """The runtime behind a device name. Raises ValueError for a name that is none."""
+    if name in ("soft", "soft:check"):
+        check = name == "soft:check"
+        return metal(CpuEngine(check), name, check=check)
+    raise ValueError(f"expected device 'soft' or 'soft:check', found {name!r}")

@@ -1,0 +1,97 @@
+"""What executes kernels behind the double, and where buffers live."""
+
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .signatures import ffi
+
+Size = tuple[int, int, int]
+
+
+class CompileError(Exception):
+    """A source that does not compile; the text is the compiler's."""
+
+
+@dataclass
+class Memory:
+    """Bytes that the engine can reach; `owner` keeps them."""
+
+    address: int
+    nbytes: int
+    owner: Any = None
+
+
+@dataclass
+class Run:
+    """One dispatch, ready for an engine."""
+
+    kernel: Any  # what Engine.kernel returned
+    name: str
+    buffers: dict[int, tuple[int, int]]  # slot -> (address, bytes)
+    grid: Size  # threads
+    group: Size  # threads per threadgroup
+    threadgroup_memory: dict[int, int] = field(default_factory=dict)  # index -> bytes
+
+
+class Engine(Protocol):
+    """Compiles MSL and runs dispatches: soft/cpu on this CPU, soft/cuda on an NVIDIA GPU."""
+
+    description: str  # for the device's name
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Zeros, starting on a page. Raises MemoryError or OSError when there is no room."""
+
+    def compile(self, source: str) -> Any:
+        """A library with `functions: dict[str, KernelInfo]`. Raises CompileError."""
+
+    def kernel(self, library: Any, name: str, constants: Mapping[int, Any]) -> Any:
+        """One function specialised by its constants. Raises CompileError."""
+
+    def run(self, runs: Sequence[Run]) -> list[str]:
+        """Runs dispatches in order and returns what went wrong, a text for each fault."""
+
+
+def pages(nbytes: int) -> Memory:
+    """Zeroed host memory in whole pages, freed with the returned object."""
+    length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    view = ffi.from_buffer(mmap.mmap(-1, length))
+    return Memory(int(ffi.cast("uintptr_t", view)), nbytes, view)
+
+
+class CpuEngine:
+    """The host CPU, through tinyrvllm.soft.cpu."""
+
+    description = "CPU"
+
+    def __init__(self, check: bool = False) -> None:
+        self.check = check
+
+    def allocate(self, nbytes: int) -> Memory:
+        return pages(nbytes)
+
+    def compile(self, source: str) -> Any:
+        from tinyrvllm.soft.cpu.library import compile_library
+        from tinyrvllm.soft.msl import MSLError
+
+        try:
+            return compile_library(source, filename="program_source", check=self.check)
+        except MSLError as error:
+            raise CompileError(str(error)) from error
+
+    def kernel(self, library: Any, name: str, constants: Mapping[int, Any]) -> Any:
+        from tinyrvllm.soft.msl import MSLError
+
+        try:
+            return library.kernel(name, dict(constants))
+        except MSLError as error:
+            raise CompileError(str(error)) from error
+
+    def run(self, runs: Sequence[Run]) -> list[str]:
+        from tinyrvllm.soft.cpu.execute import Dispatch, run
+
+        dispatches = [
+            Dispatch(r.kernel, r.buffers, r.grid, r.group, r.threadgroup_memory) for r in runs
+        ]
+        return [str(report) for report in run(dispatches)]

@@ -1,0 +1,224 @@
+"""MTLDevice and what it makes: buffers, libraries, functions, pipelines."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, cast
+
+from .engine import CompileError, Engine
+from .foundation import NSString, fail
+from .runtime import DoubleRuntime, ObjCObject, message
+from .signatures import ObjCError, ffi
+
+STORAGE_SHARED, STORAGE_PRIVATE = 0, 2
+@dataclass
+class Machine:
+    """The Apple GPU whose limits the double keeps: by default an M3 or M4 with 16 GB."""
+
+    os_version: tuple[int, int] = (15, 0)
+    family: int = 1009  # MTLGPUFamilyApple9
+    # A real pipeline may allow less than the device, when its kernel needs many registers; a test
+    # that wants to see that lowers it.
+    max_pipeline_threads: int = 1024
+    max_threadgroup_memory: int = 32768
+    # the next two as such a machine reports them
+    max_buffer_length: int = 9_534_832_640
+    working_set: int = 12_713_115_648
+
+
+class SoftRuntime(DoubleRuntime):
+    """The double with Metal in it: a machine, an engine, and whether the checks are on."""
+
+    def __init__(
+        self,
+        name: str,
+        classes: dict[str, type[ObjCObject]],
+        engine: Engine,
+        machine: Machine | None = None,
+        check: bool = False,
+    ) -> None:
+        super().__init__(name, classes)
+        self.engine = engine
+        self.machine = machine or Machine()
+        self.check = check
+        self.os_version = self.machine.os_version
+
+
+class SoftObject(ObjCObject):
+    """An object of Metal: its runtime has a machine and an engine."""
+
+    @property
+    def soft(self) -> SoftRuntime:
+        return cast(SoftRuntime, self.runtime)
+
+    def new_object(self, class_name: str, *arguments: Any) -> Any:
+        """An object of one of the double's classes, owned by the receiver of the message."""
+        return self.runtime.classes[class_name](self.runtime, *arguments)
+
+
+class MTLDevice(SoftObject):
+    """Where everything comes from."""
+
+    @message("name")
+    def name(self) -> ObjCObject:
+        family = self.soft.machine.family - 1000
+        text = f"Software Metal on {self.soft.engine.description} (limits of Apple{family})"
+        return NSString(self.runtime, text).autorelease()
+
+    @message("registryID")
+    def registry_id(self) -> int:
+        return 1
+
+    @message("maxThreadsPerThreadgroup")
+    def max_threads(self) -> tuple[int, int, int]:
+        return (1024, 1024, 1024)
+
+    @message("maxThreadgroupMemoryLength")
+    def max_threadgroup_memory(self) -> int:
+        return self.soft.machine.max_threadgroup_memory
+
+    @message("maxBufferLength")
+    def max_buffer_length(self) -> int:
+        return self.soft.machine.max_buffer_length
+
+    @message("recommendedMaxWorkingSetSize")
+    def working_set(self) -> int:
+        return self.soft.machine.working_set
+
+    @message("currentAllocatedSize")
+    def allocated(self) -> int:
+        return sum(o.memory.nbytes for o in self.runtime.live() if isinstance(o, MTLBuffer))
+
+    @message("hasUnifiedMemory")
+    def unified(self) -> bool:
+        return True
+
+    @message("supportsFamily:")
+    def supports(self, family: int) -> bool:
+        return 1001 <= family <= self.soft.machine.family or family == 5001  # Apple1..n, Metal3
+
+    @message("newCommandQueue")
+    def new_queue(self) -> ObjCObject:
+        return self.new_object("MTLCommandQueue")
+
+    @message("newBufferWithLength:options:")
+    def new_buffer(self, length: int, options: int) -> ObjCObject | None:
+        if not 0 < length <= self.soft.machine.max_buffer_length:
+            return None
+        try:
+            memory = self.soft.engine.allocate(length)
+        except (MemoryError, OSError):
+            return None
+        return MTLBuffer(self.runtime, memory.address, memory.nbytes, options, memory.owner)
+
+    @message("newBufferWithBytesNoCopy:length:options:deallocator:")
+    def new_wrapped(
+        self, pointer: Any, length: int, options: int, deallocator: Any
+    ) -> ObjCObject | None:
+        address = int(ffi.cast("uintptr_t", pointer))
+        if deallocator:
+            raise ObjCError("a deallocator block would be called from a foreign thread; pass nil")
+        if address % 4096 or length % 4096:
+            raise ObjCError(
+                f"newBufferWithBytesNoCopy: address {address:#x} and length {length} must be "
+                "multiples of the page size"
+            )
+        if not 0 < length <= self.soft.machine.max_buffer_length:
+            return None
+        return MTLBuffer(self.runtime, address, length, options)
+
+    @message("newLibraryWithSource:options:error:")
+    def new_library(self, source: Any, options: Any, error: Any) -> ObjCObject | None:
+        text = self.runtime.object(source).text
+        try:
+            compiled = self.soft.engine.compile(text)
+        except CompileError as failure:
+            fail(self.runtime, error, "MTLLibraryErrorDomain", 3, str(failure))
+            return None
+        return self.new_object("MTLLibrary", compiled, self.runtime.object(options))
+
+    @message("newComputePipelineStateWithFunction:error:")
+    def new_pipeline(self, function: Any, error: Any) -> ObjCObject | None:
+        return self._pipeline(self.runtime.object(function), False, error)
+
+    @message("newComputePipelineStateWithDescriptor:options:reflection:error:")
+    def new_described_pipeline(
+        self, descriptor: Any, options: int, reflection: Any, error: Any
+    ) -> ObjCObject | None:
+        described = self.runtime.object(descriptor)
+        return self._pipeline(described.function, described.indirect, error)
+
+    def _pipeline(self, function: Any, indirect: bool, error: Any) -> ObjCObject | None:
+        if function is None:
+            raise ObjCError("a pipeline needs a function: the descriptor has none")
+        static = function.info.static_threadgroup_bytes
+        limit = self.soft.machine.max_threadgroup_memory
+        try:
+            if static > limit:
+                raise CompileError(
+                    f"Threadgroup memory size ({static}) exceeds the maximum threadgroup memory "
+                    f"allowed ({limit})"
+                )
+            kernel = self.soft.engine.kernel(
+                function.library.compiled, function.info.name, function.constants
+            )
+        except CompileError as failure:
+            fail(self.runtime, error, "AGXMetal", 3, str(failure))
+            return None
+        return self.new_object("MTLComputePipelineState", function.info, kernel, indirect)
+
+    @message("newIndirectCommandBufferWithDescriptor:maxCommandCount:options:")
+    def new_indirect(self, descriptor: Any, count: int, options: int) -> ObjCObject:
+        described = self.runtime.object(descriptor)
+        return self.new_object("MTLIndirectCommandBuffer", described, count)
+
+    @message("newResidencySetWithDescriptor:error:")
+    def new_residency_set(self, descriptor: Any, error: Any) -> ObjCObject:
+        return self.new_object("MTLResidencySet")
+
+    def dealloc(self) -> None:
+        leaks = self.runtime.leaks() if self.soft.check else []
+        if leaks:
+            warnings.warn("the device was released before: " + "; ".join(leaks), stacklevel=2)
+
+
+class MTLBuffer(SoftObject):
+    """Memory for kernels."""
+
+    owners = ("MTLBuffer", "MTLResource")
+
+    def __init__(
+        self, runtime: DoubleRuntime, address: int, nbytes: int, options: int, memory: Any = None
+    ) -> None:
+        super().__init__(runtime)
+        self.address, self.nbytes, self.memory = address, nbytes, memory
+        self.users: set[ObjCObject] = set()  # unfinished command buffers that refer to it
+        self.storage = options >> 4 & 15
+        if self.storage not in (STORAGE_SHARED, STORAGE_PRIVATE):
+            raise ObjCError(f"storage mode {self.storage} does not exist on Apple silicon")
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.nbytes} bytes)"
+
+    @message("length")
+    def length(self) -> int:
+        return self.nbytes
+
+    @message("contents")
+    def contents(self) -> Any:
+        return None if self.storage == STORAGE_PRIVATE else ffi.cast("void *", self.address)
+
+    @message("gpuAddress")
+    def gpu_address(self) -> int:
+        return self.address
+
+    @message("setLabel:")
+    def set_label(self, label: Any) -> None:
+        self.label = self.runtime.object(label).text
+
+    def dealloc(self) -> None:
+        if self.users:
+            user = next(iter(self.users))
+            raise ObjCError(
+                f"{self} was freed while {user} may still use it: wait for the command buffer "
+                "first, or make it one that retains its references"
+            )
