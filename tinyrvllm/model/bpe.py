@@ -82,14 +82,17 @@ class ByteLevelBPE:
         splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in WORD_SPLITS[pre]]
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._words = pre_tokenizers.Sequence([*splits, to_bytes])
-        merges = [tuple(m.split(" ", 1)) for m in file.get("tokenizer.ggml.merges", StringArray)]
+        merges = [m.partition(" ")[::2] for m in file.get("tokenizer.ggml.merges", StringArray)]
         try:
             self._bpe = models.BPE(ids, merges, ignore_merges=pre in _LLAMA3_FAMILY)
-        except Exception as error:  # the library raises nothing more special
+        except Exception as error:  # noqa: BLE001 - the library raises nothing more special
             raise file.error(
                 "the key 'tokenizer.ggml.merges' must pair tokens of 'tokenizer.ggml.tokens': "
                 f"{error}"
             ) from None
+        # Bytes without a token (SmolLM2 has some) are left out, but part what is around them.
+        absent = [chr(c) for c in CHARACTER_OF.values() if chr(c) not in ids]
+        self._absent = re.compile(f"[{re.escape(''.join(absent))}]") if absent else None
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text without special tokens; lone surrogates are undecodable bytes."""
@@ -99,6 +102,8 @@ class ByteLevelBPE:
             text = decode_leniently(text.encode("utf-8", "surrogateescape"))
             spans = self._words.pre_tokenize_str(_SURROGATE.sub(_UNASSIGNED, text))
             words = [_as_characters(text[start:end]) for _, (start, end) in spans]
+        if self._absent:
+            words = [piece for word in words for piece in self._absent.split(word)]
         return [token.id for word in words for token in self._bpe.tokenize(word)]
 
     @staticmethod

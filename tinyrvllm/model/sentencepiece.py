@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from tinyrvllm.model.gguf_file import GGUFFile
+from tinyrvllm.model.gguf_file import GGUFFile, StringArray
 
 SPACE: Final = "\u2581"  # ▁ stands for a space inside tokens
 
@@ -32,7 +32,7 @@ class SentencePiece:
 
     def __init__(self, file: GGUFFile, ids: dict[str, int], byte_ids: list[int]) -> None:
         scores = file.get("tokenizer.ggml.scores", np.ndarray)
-        vocab_size = len(file.metadata["tokenizer.ggml.tokens"])
+        vocab_size = len(file.get("tokenizer.ggml.tokens", StringArray))
         if len(scores) != vocab_size or scores.dtype.kind not in "if" or np.isnan(scores).any():
             raise file.error(
                 f"the key 'tokenizer.ggml.scores' must be {vocab_size} numbers, one for each of "

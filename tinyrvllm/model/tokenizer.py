@@ -200,19 +200,20 @@ class Tokenizer:
 
     def _end_of_generation(self, file: GGUFFile, ids: dict[str, int]) -> frozenset[int]:
         """All tokens that end a generation; what is known by its text becomes a control token."""
-        ends = {ids[text] for text in _END_TEXTS if text in ids}
-        known = set(ends)
+        ends: set[int | None] = {ids[text] for text in _END_TEXTS if text in ids}
+        by_text = set(ends)
         for name, texts in _FILL_IN_MIDDLE_TEXTS.items():
             id = self._read_id(file, name, None)
             if id is None:
                 id = next((ids[text] for text in texts if text in ids), None)
-                known |= {id} - {None}
+                by_text.add(id)
             if name in _ENDING_FILL_IN_MIDDLE:
-                ends |= {id} - {None}
-        for id in known:
-            self._kinds[id] = TokenType.CONTROL
-        named = {self.eos_id, self._read_id(file, "eot", None), self._read_id(file, "eom", None)}
-        return frozenset(ends | named - {None})
+                ends.add(id)
+        ends |= {self.eos_id, self._read_id(file, "eot", None), self._read_id(file, "eom", None)}
+        for id in by_text:
+            if id is not None:
+                self._kinds[id] = TokenType.CONTROL
+        return frozenset(id for id in ends if id is not None)
 
     def _stripping_ids(self, file: GGUFFile) -> frozenset[int]:
         """Tokens that swallow the white space after them: Phi-3's, which files do not record."""
