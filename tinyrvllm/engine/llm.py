@@ -14,11 +14,12 @@ from tinyrvllm.engine.sampler import Sampler, SamplingParams
 from tinyrvllm.engine.text import StopStrings, StreamDecoder
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.runner import open_runner
-from tinyrvllm.runner.batch import BLOCK_SIZE, Batch
+from tinyrvllm.runner.batch import Batch
 
 # Rows of a prompt in one step: enough for fast matrix products, few enough that activations
 # stay small and Ctrl-C is heard soon.
 PREFILL_CHUNK = 512
+BLOCK_SIZE = 16
 
 FinishReason = Literal["stop", "length"]
 
@@ -73,7 +74,7 @@ class LLM:
             )
         num_blocks = -(-self.context_length // BLOCK_SIZE)
         self._block_table = np.arange(num_blocks, dtype=np.int32)[None]  # [1, num_blocks]
-        self._runner = open_runner(self.model, device, num_blocks)
+        self._runner = open_runner(self.model, device, num_blocks, BLOCK_SIZE)
 
     def generate(
         self,
