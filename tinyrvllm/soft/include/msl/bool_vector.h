@@ -1,0 +1,48 @@
+// bool2, bool3, bool4: one byte a component as in Metal (bool3 occupies four). A comparison of vectors, which
+// clang gives as an integer vector of 0 and -1, converts to them.
+#pragma once
+#include "types.h"
+
+namespace metal::detail {
+template <int N> struct bools { typedef bool type; };
+template <class T> using bool_like = typename bools<size<T>>::type;   // float3 -> bool3, float -> bool
+}  // namespace metal::detail
+
+#define MSL_BOOL_OPERATOR(N, OP)                                                                       \
+  friend bool##N operator OP(bool##N a, bool##N b) {                                                   \
+    for (int i = 0; i < N; i++) a.c[i] = a.c[i] OP b.c[i];                                             \
+    return a;                                                                                          \
+  }
+#define MSL_BOOL_VECTOR(N, ...)                                                                        \
+  struct bool##N;                                                                                      \
+  namespace metal::detail {                                                                            \
+  template <> struct shape<bool##N> {                                                                  \
+    static constexpr int n = N;                                                                        \
+    typedef bool elem;                                                                                 \
+    template <class U> using with = U __attribute__((ext_vector_type(N)));                             \
+  };                                                                                                   \
+  template <> struct bools<N> { typedef bool##N type; };                                               \
+  }                                                                                                    \
+  struct bool##N {                                                                                     \
+    union {                                                                                            \
+      bool c[N == 3 ? 4 : N];                                                                          \
+      struct { bool __VA_ARGS__; };                                                                    \
+    };                                                                                                 \
+    bool##N() = default;                                                                               \
+    bool##N(bool v) { for (int i = 0; i < N; i++) c[i] = v; }                                          \
+    template <class... B> requires(sizeof...(B) == N) explicit bool##N(B... v) : c{(bool)v...} {}      \
+    template <class T> requires(metal::detail::size<T> == N)                                           \
+    explicit(!metal::detail::is_int<metal::detail::elem<T>>) bool##N(T v) {                            \
+      for (int i = 0; i < N; i++) c[i] = v[i] != 0;                                                    \
+    }                                                                                                  \
+    bool &operator[](int i) { return c[i]; }                                                           \
+    bool operator[](int i) const { return c[i]; }                                                      \
+    MSL_BOOL_OPERATOR(N, &&) MSL_BOOL_OPERATOR(N, ||) MSL_BOOL_OPERATOR(N, &) MSL_BOOL_OPERATOR(N, |)  \
+    MSL_BOOL_OPERATOR(N, ^) MSL_BOOL_OPERATOR(N, ==) MSL_BOOL_OPERATOR(N, !=)                          \
+    bool##N operator!() const { return *this == bool##N(false); }                                      \
+  };
+MSL_BOOL_VECTOR(2, x, y)
+MSL_BOOL_VECTOR(3, x, y, z)
+MSL_BOOL_VECTOR(4, x, y, z, w)
+#undef MSL_BOOL_VECTOR
+#undef MSL_BOOL_OPERATOR

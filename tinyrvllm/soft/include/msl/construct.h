@@ -1,0 +1,52 @@
+// What MSL means by T(args...) and (T)x for vectors. The front end writes metal::make<float4>(...) for float4(...) and
+// metal::caster<float4>()->*x for (float4)x, because in clang a cast between vectors of one size copies bits.
+#pragma once
+#include "bool_vector.h"
+#include "packed.h"
+
+namespace metal {
+namespace detail {
+template <class T> inline constexpr bool is_bool_vector = same<elem<T>, bool> && (size<T> > 1);
+template <class V, class A> MSL_INLINE void put(V &r, int &i, A a) {
+  if constexpr (size<A> == 1) r[i++] = (elem<V>)a;
+  else for (int k = 0; k < size<A>; k++) r[i++] = (elem<V>)a[k];
+}
+template <class A> MSL_INLINE constexpr auto unpack(A a) {
+  if constexpr (requires { typename A::unpacked; }) return (typename A::unpacked)a;
+  else return a;
+}
+// A conversion of a scalar or vector, a splat, or a concatenation.
+template <class V, class... A> MSL_INLINE constexpr V construct(A... a) {
+  constexpr int given = (0 + ... + size<A>), wanted = size<V>;
+  if constexpr ((same<V, bfloat> && ... && same<A, half>) || (same<V, half> && ... && same<A, bfloat>))
+    return (V)(float)(a, ...);                               // clang has no conversion between these two
+  else if constexpr (wanted == 1) return V(a...);
+  else if constexpr (given == 0) return V{};
+  else if constexpr (sizeof...(A) == 1 && given == 1) return (V)((elem<V>)(a, ...));
+  else if constexpr (sizeof...(A) == 1 && given == wanted && !(is_bool_vector<A> || ...) && !is_bool_vector<V>)
+    return __builtin_convertvector((a, ...), V);
+  else {
+    static_assert(given == wanted, "a vector constructor needs as many components as the vector has");
+    V r;
+    int i = 0;
+    (put(r, i, a), ...);
+    return r;
+  }
+}
+}  // namespace detail
+
+template <class V, class... A> MSL_INLINE constexpr V make(A... a) {
+  if constexpr (requires { typename V::unpacked; }) return make<typename V::unpacked>(a...);
+  else return detail::construct<V>(detail::unpack(a)...);
+}
+template <class V> struct caster {};
+template <class V, class A> MSL_INLINE constexpr V operator->*(caster<V>, A a) { return make<V>(a); }
+
+// The truth value of a comparison that is used as a number: float4(compared(a < b)).
+template <class A> MSL_INLINE auto compared(A a) { return (detail::bool_like<A>)a; }
+
+template <class To, class From> MSL_INLINE constexpr To as_type(From f) {
+  if constexpr (requires { typename From::unpacked; } && sizeof(To) != sizeof(From)) return as_type<To>(detail::unpack(f));
+  else return __builtin_bit_cast(To, f);
+}
+}  // namespace metal
