@@ -16,6 +16,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "lfm2")
+Tensor = tuple[np.ndarray, GGMLQuantizationType]  # blocks as uint8 [rows, row_bytes], or float32
 NUM_LAYERS = {"gemma3": 6, "lfm2": 3}  # enough to see every kind of layer; 2 elsewhere
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -55,13 +56,13 @@ def write_model(
     tied: bool = True,
     seed: int = 0,
     keys: dict[str, object] | None = None,
-    tensors: dict[str, np.ndarray | None] | None = None,
+    tensors: dict[str, np.ndarray | Tensor | None] | None = None,
 ) -> Path:
     """Write a model and return its path.
 
     Matrices have `type` where their rows are whole blocks of it, else F32; norms and biases are
-    F32. `keys` and `tensors` (float32, numpy shapes) replace or add; None takes out. A key may start
-    with "{arch}.".
+    F32. `keys` and `tensors` (arrays that become float32, or blocks with their type) replace or
+    add; None takes out. A key may start with "{arch}.".
     """
     num_layers = num_layers or NUM_LAYERS.get(architecture, 2)
     head_dim = head_dim or hidden // num_heads
@@ -93,23 +94,20 @@ def write_model(
     if not tied:
         shapes["output.weight"] = shapes["token_embd.weight"]
     rng = np.random.default_rng(seed)
-    blocks: dict[str, tuple[np.ndarray, GGMLQuantizationType]] = {}
-    for name, shape in shapes.items():
-        blocks[name] = _random_tensor(rng, shape, type)
-    for name, array in (tensors or {}).items():
-        if array is None:
+    blocks = {name: _random_tensor(rng, shape, type) for name, shape in shapes.items()}
+    for name, tensor in (tensors or {}).items():
+        if tensor is None:
             del blocks[name]
+        elif isinstance(tensor, tuple):
+            blocks[name] = tensor
         else:
-            blocks[name] = (array.astype(np.float32), GGMLQuantizationType.F32)
+            blocks[name] = (tensor.astype(np.float32), GGMLQuantizationType.F32)
     write_gguf(path, architecture, metadata, blocks)
     return path
 
 
 def write_gguf(
-    path: Path,
-    architecture: str,
-    metadata: dict[str, object],
-    tensors: dict[str, tuple[np.ndarray, GGMLQuantizationType]],
+    path: Path, architecture: str, metadata: dict[str, object], tensors: dict[str, Tensor]
 ) -> None:
     """Write any keys (None: left out) and tensors (blocks as uint8, or float32) to a file."""
     writer = GGUFWriter(path, architecture)
@@ -186,7 +184,7 @@ def _shapes(
 
 def _random_tensor(
     rng: np.random.Generator, shape: tuple[int, ...], kind: GGMLQuantizationType
-) -> tuple[np.ndarray, GGMLQuantizationType]:
+) -> Tensor:
     """Norms near 1 but not constant, so that a forgotten one shows; matrices that keep the scale."""
     if len(shape) == 1:
         return rng.uniform(0.5, 1.5, shape).astype(np.float32), GGMLQuantizationType.F32

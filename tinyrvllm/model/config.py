@@ -213,7 +213,7 @@ def _architecture(file: GGUFFile) -> str:
         raise file.error(f"the file's general.type is {kind!r}; a 'model' is expected")
     if parts > 1:
         raise file.error(
-            f"the file is one of {parts} parts of a model; join them first with "
+            f"the file is one of {parts} parts of a model (split.count); join them first with "
             "llama.cpp's `llama-gguf-split --merge`"
         )
     if not file.tensors:
@@ -238,6 +238,10 @@ def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:
             f"{keys.arch}.attention.head_count, and {keys.arch}.attention.key_length is missing"
         )
     head_dim = keys.positive("attention.key_length", hidden_size // num_heads, MAX_HEAD_DIM)
+    if head_dim % 2:
+        raise keys.file.error(
+            f"the key '{keys.arch}.attention.key_length' is odd ({head_dim}), and RoPE turns pairs"
+        )
     for name in ("attention.value_length", "rope.dimension_count"):
         for suffix in ("", "_swa"):
             if (found := keys.positive(name + suffix, head_dim)) != head_dim:
@@ -245,8 +249,6 @@ def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:
                     f"the key '{keys.arch}.{name}{suffix}' is {found}; only the head dimension "
                     f"{head_dim} is supported"
                 )
-    if head_dim % 2:
-        raise keys.file.error(f"the head dimension {head_dim} is odd; RoPE turns pairs")
     return head_dim
 
 

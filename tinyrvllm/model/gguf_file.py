@@ -28,12 +28,13 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 from tinyrvllm.errors import TinyrvllmError
 
-# No real header comes near these limits (Gemma 3 with its merges: 15 MB, 777,000 strings, 2,000
-# tensors in the largest models). They bound what a false header can cost us before it is refused.
-MAX_HEADER_BYTES: Final = 1 << 26
+# No real header reaches these limits (Gemma 3 with its merges: 15 MB and 777,000 strings; the
+# largest models: 2,000 tensors). They bound what a false header can cost us before it is refused.
+MAX_HEADER_BYTES: Final = 1 << 25
+MAX_STRING_BYTES: Final = 1 << 24
 MAX_KEYS: Final = 1 << 12
 MAX_TENSORS: Final = 1 << 14
-MAX_STRINGS: Final = 1 << 20
+MAX_ELEMENTS: Final = 1 << 20  # of one array, and strings of all arrays together
 MAX_KEY_BYTES: Final = (1 << 16) - 1  # the format's own limit
 MAX_NAME_BYTES: Final = 64  # the format's own limit
 MAX_DIMENSIONS: Final = 4  # the format's own limit
@@ -227,11 +228,12 @@ class _Header:
         self.error = error
         self.end = min(len(memory), MAX_HEADER_BYTES)
         self.position = 0
-        self.strings_left = MAX_STRINGS
+        self.strings_left = MAX_ELEMENTS
 
     def counts(self) -> tuple[int, int]:
         """(tensor count, key count), after the magic and the version."""
-        magic = self.memory[: self.skip(4, "the magic")]
+        self.skip(4, "the magic")
+        magic = self.memory[:4]
         if magic != b"GGUF":
             raise self.error(f"not a GGUF file: it begins with {magic!r} instead of b'GGUF'")
         version = self.u32("the version")
@@ -260,13 +262,19 @@ class _Header:
     def value(self, key: str) -> Value:
         kind = self.value_type(key)
         if kind is GGUFValueType.STRING:
-            return self.string(f"the key {key!r}", MAX_HEADER_BYTES)
+            return self.string(f"the key {key!r}", MAX_STRING_BYTES)
         if kind is not GGUFValueType.ARRAY:
             return self.number(Struct("<" + _NUMBERS[kind]), f"the key {key!r}")
         kind = self.value_type(key)
         count = self.u64(f"the length of key {key!r}")
         if kind is GGUFValueType.ARRAY:
             raise self.error(f"the key {key!r} is an array of arrays, which is not supported")
+        self.strings_left -= count if kind is GGUFValueType.STRING else 0
+        if count > MAX_ELEMENTS or self.strings_left < 0:
+            raise self.error(
+                f"the key {key!r} claims {count} elements; {MAX_ELEMENTS} are believed, and as "
+                "many strings in the whole header"
+            )
         if kind is GGUFValueType.STRING:
             return self.string_array(count, key)
         # A byte of a bool may hold more than 0 and 1, which numpy's own bool must not.
@@ -277,9 +285,6 @@ class _Header:
         return values != 0 if kind is GGUFValueType.BOOL else values
 
     def string_array(self, count: int, key: str) -> StringArray:
-        self.strings_left -= count
-        if self.strings_left < 0:
-            raise self.error(f"the key {key!r} claims {count} strings; {MAX_STRINGS} are believed")
         memory, last, unpack = self.memory, self.end - 8, _U64.unpack_from
         starts = array("q")
         begin = position = self.position
@@ -288,7 +293,8 @@ class _Header:
                 raise self.error(f"string {index} of key {key!r} runs past the end of the header")
             starts.append(position + 8 - begin)
             position += 8 + unpack(memory, position)[0]
-        starts.append(self.skip(position - begin, f"the key {key!r}") + 8 - begin)
+        self.skip(position - begin, f"the key {key!r}")
+        starts.append(position + 8 - begin)
         return StringArray(memory[begin:position], starts, str(self.error(f"the key {key!r}")))
 
     def tensors(self, count: int, alignment: int) -> dict[str, TensorInfo]:
@@ -360,8 +366,9 @@ class _Header:
         if length > longest:
             raise self.error(f"{what} claims {length} bytes; at most {longest} are believed")
         start = self.position
+        self.skip(length, what)
         try:
-            return self.memory[start : self.skip(length, what)].decode()
+            return self.memory[start : self.position].decode()
         except UnicodeDecodeError as error:
             raise self.error(f"{what} is not UTF-8: {error}") from None
 
@@ -376,10 +383,9 @@ class _Header:
         self.skip(struct.size, what)
         return struct.unpack_from(self.memory, start)[0]
 
-    def skip(self, count: int, what: str) -> int:
-        """Move on by `count` bytes; returns the new position. `what` is being read there."""
+    def skip(self, count: int, what: str) -> None:
+        """Move on by `count` bytes, which hold `what`."""
         if count > self.end - self.position:
             limit = "file" if self.end == len(self.memory) else f"{MAX_HEADER_BYTES} bytes believed"
             raise self.error(f"{what} ({count} bytes) runs past the end of the {limit}")
         self.position += count
-        return self.position
