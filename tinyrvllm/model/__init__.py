@@ -1,7 +1,9 @@
 """What a model is: its file, its tokenizer, its maths. Knows no GPU."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tinyrvllm.model.config import ModelConfig
@@ -9,6 +11,7 @@ from tinyrvllm.model.gguf_file import GGUFFile
 from tinyrvllm.model.weights import Weights
 
 if TYPE_CHECKING:
+    from tinyrvllm.model.chat import ChatTemplate, Message
     from tinyrvllm.model.tokenizer import Tokenizer
 
 
@@ -22,11 +25,20 @@ class Model:
     tokenizer: "Tokenizer"
     chat_template: str | None  # jinja2 source; None where the file has none
 
+    def encode_chat(self, messages: "Sequence[Message]") -> list[int]:
+        """Token ids of a conversation up to where the answer begins. Raises TemplateError."""
+        return self._chat.encode(messages)
+
+    @cached_property
+    def _chat(self) -> "ChatTemplate":
+        from tinyrvllm.model.chat import ChatTemplate  # jinja2 is slow to import
+
+        return ChatTemplate(self.chat_template, self.tokenizer)
+
 
 def load(path: str | os.PathLike[str]) -> Model:
     """Open a GGUF file. Raises GGUFError if it is damaged or holds no supported model."""
-    # Imported here, so that those who want only a configuration do not pay for a tokenizer.
-    from tinyrvllm.model.tokenizer import Tokenizer
+    from tinyrvllm.model.tokenizer import Tokenizer  # and so is `tokenizers`
 
     file = GGUFFile(path)
     config = ModelConfig.from_gguf(file)
