@@ -90,7 +90,10 @@ class Tokenizer:
                     f"'tokenizer.ggml.{name}_token_id' is missing"
                 )
         self.eos_ids = self._end_of_generation(file, ids)
-        self._special_ids = self._longest_first(_SPECIAL)
+        # One that is a single character could not be told from a user's in `split_special`.
+        self._special_ids = [
+            id for id in self._longest_first(_SPECIAL) if len(self._texts[id]) > 1
+        ]
         self._parsed_ids = self._longest_first((*_SPECIAL, TokenType.USER_DEFINED))
         self._user_defined_ids = self._longest_first((TokenType.USER_DEFINED,))
         self._strip_after = self._stripping_ids(file)
@@ -114,7 +117,7 @@ class Tokenizer:
         return ids
 
     def split_special(self, text: str) -> list[str | int]:
-        """The text with each control token's text replaced by its id, left to right."""
+        """The text with the texts of control tokens (`special_texts`) replaced by their ids."""
         return self._split(_as_text(text), self._special_ids)
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -144,7 +147,7 @@ class Tokenizer:
 
     @property
     def special_texts(self) -> list[str]:
-        """The texts of all control tokens, longest first."""
+        """The texts of control tokens that `split_special` finds, longest first."""
         return [self._texts[id] for id in self._special_ids]
 
     def text(self, id: int) -> str:
