@@ -5,7 +5,7 @@ Its "language": a source is a list of kernel names, and `error` in it does not c
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ class Param:
     kind: str
     index: int
     access: str = "read"
+    function_constant: str | None = None
 
 
 @dataclass
@@ -34,7 +35,6 @@ class KernelInfo:
     name: str
     params: tuple[Param, ...]
     max_total_threads: int | None = None
-    static_threadgroup_bytes: int = 0
     function_constants: dict[int, FunctionConstant] = field(default_factory=dict)
 
 
@@ -94,7 +94,6 @@ KERNELS = {
         KernelInfo(
             "tile",
             (Param("out", BUFFERS, 0, "write"), Param("shared", "threadgroup", 0, "read_write")),
-            static_threadgroup_bytes=1024,
         ),
     ),
     "fault": (fault, KernelInfo("fault", ())),
@@ -105,6 +104,13 @@ SOURCE = "kernel void " + "(); kernel void ".join(KERNELS) + "();"
 @dataclass
 class FakeLibrary:
     functions: dict[str, KernelInfo]
+
+
+@dataclass
+class FakeKernel:
+    function: Callable[[Run, Mapping[int, Any]], None]
+    constants: Mapping[int, Any]
+    static_threadgroup_bytes: int
 
 
 class FakeEngine:
@@ -122,14 +128,13 @@ class FakeEngine:
         return FakeLibrary({name: KERNELS[name][1] for name in names})
 
     def kernel(self, library: FakeLibrary, name: str, constants: Mapping[int, Any]) -> Any:
-        return (KERNELS[name][0], dict(constants))
+        return FakeKernel(KERNELS[name][0], dict(constants), 1024 if name == "tile" else 0)
 
     def run(self, runs: Sequence[Run]) -> list[str]:
         faults = []
         for run in runs:
-            function, constants = run.kernel
             try:
-                function(run, constants)
+                run.kernel.function(run, run.kernel.constants)
             except ZeroDivisionError as error:
                 faults.append(str(error))
         return faults

@@ -44,10 +44,16 @@ class Engine(Protocol):
         """Zeros, starting on a page. Raises MemoryError or OSError when there is no room."""
 
     def compile(self, source: str) -> Any:
-        """A library with `functions: dict[str, KernelInfo]`. Raises CompileError."""
+        """A library with `functions: dict[str, KernelInfo]` (soft/cpu/library.py).
+
+        Raises CompileError.
+        """
 
     def kernel(self, library: Any, name: str, constants: Mapping[int, Any]) -> Any:
-        """One function specialised by its constants. Raises CompileError."""
+        """One function specialised by its constants, with `static_threadgroup_bytes`.
+
+        Raises CompileError.
+        """
 
     def run(self, runs: Sequence[Run]) -> list[str]:
         """Runs dispatches in order and returns what went wrong, a text for each fault."""

@@ -78,6 +78,11 @@ class NSProcessInfo(ObjCObject):
         return (*self.runtime.os_version, 0)
 
 
+def warn(runtime: DoubleRuntime, error: Any) -> None:
+    """Stores an NSError though all is well, as Metal may: only the result tells failure."""
+    fail(runtime, error, "MTLLibraryErrorDomain", 4, "warnings only; the object was made")
+
+
 def fail(runtime: DoubleRuntime, error: Any, domain: str, code: int, text: str) -> None:
     """Stores an autoreleased NSError where the caller's NSError ** points; the result is nil."""
     if error:

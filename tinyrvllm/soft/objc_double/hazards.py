@@ -40,7 +40,7 @@ class Hazards:
         """Compares a new dispatch with those it may overlap."""
         assert bindings.pipeline is not None
         new = []
-        for parameter in bindings.pipeline.info.params:
+        for parameter in bindings.pipeline.params:
             buffer, start, nbytes = bindings.buffers.get(parameter.index, (None, 0, 0))
             if parameter.kind == "buffer" and buffer is not None:
                 new.append(

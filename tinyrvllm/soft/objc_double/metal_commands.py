@@ -61,37 +61,37 @@ class Bindings:
         """One dispatch. Raises ObjCError for what Metal would reject, drop or crash on."""
         if self.pipeline is None:
             raise ObjCError(f"{where}: dispatch with no pipeline; send setComputePipelineState:")
-        info = self.pipeline.info
+        name = self.pipeline.label
         count = threads[0] * threads[1] * threads[2]
         if not 0 < count <= self.pipeline.thread_limit:
             raise ObjCError(
-                f"{where}, kernel {info.name!r}: {threads} = {count} threads in a threadgroup; this pipeline allows 1 to "
+                f"{where}, kernel {name!r}: {threads} = {count} threads in a threadgroup; this pipeline allows 1 to "
                 f"{self.pipeline.thread_limit} (Metal drops such a dispatch silently)"
             )
-        total = info.static_threadgroup_bytes
+        total = self.pipeline.kernel.static_threadgroup_bytes
         buffers = {}
-        for parameter in info.params:
+        for parameter in self.pipeline.params:
             if parameter.kind == "buffer":
                 if parameter.index not in self.buffers:
                     raise ObjCError(
-                        f"{where}, kernel {info.name!r}: argument {parameter.name!r} at buffer({parameter.index}) is not "
+                        f"{where}, kernel {name!r}: argument {parameter.name!r} at buffer({parameter.index}) is not "
                         "bound; bind a buffer or bytes to that slot"
                     )
                 buffers[parameter.index] = self.buffers[parameter.index][1:]
             elif parameter.kind == "threadgroup":
                 if parameter.index not in self.threadgroup_memory:
                     raise ObjCError(
-                        f"{where}, kernel {info.name!r}: threadgroup({parameter.index}) {parameter.name!r} has no length"
+                        f"{where}, kernel {name!r}: threadgroup({parameter.index}) {parameter.name!r} has no length"
                     )
                 total += self.threadgroup_memory[parameter.index]
         if total > limit:
             raise ObjCError(
-                f"{where}, kernel {info.name!r}: {total} bytes of threadgroup memory, static and dynamic; the device "
+                f"{where}, kernel {name!r}: {total} bytes of threadgroup memory, static and dynamic; the device "
                 f"has {limit}"
             )
         grid = (groups[0] * threads[0], groups[1] * threads[1], groups[2] * threads[2])
         memory = dict(self.threadgroup_memory)
-        return Run(self.pipeline.kernel, info.name, buffers, grid, threads, memory)
+        return Run(self.pipeline.kernel, name, buffers, grid, threads, memory)
 
 
 class MTLCommandQueue(SoftObject):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from .engine import CompileError, Engine
-from .foundation import NSString, fail
+from .foundation import NSString, fail, warn
 from .runtime import DoubleRuntime, ObjCObject, message
 from .signatures import ObjCError, ffi
 
@@ -134,6 +134,7 @@ class MTLDevice(SoftObject):
         except CompileError as failure:
             fail(self.runtime, error, "MTLLibraryErrorDomain", 3, str(failure))
             return None
+        warn(self.runtime, error)
         return self.new_object("MTLLibrary", compiled, self.runtime.object(options))
 
     @message("newComputePipelineStateWithFunction:error:")
@@ -150,21 +151,21 @@ class MTLDevice(SoftObject):
     def _pipeline(self, function: Any, indirect: bool, error: Any) -> ObjCObject | None:
         if function is None:
             raise ObjCError("a pipeline needs a function: the descriptor has none")
-        static = function.info.static_threadgroup_bytes
         limit = self.soft.machine.max_threadgroup_memory
         try:
-            if static > limit:
-                raise CompileError(
-                    f"Threadgroup memory size ({static}) exceeds the maximum threadgroup memory "
-                    f"allowed ({limit})"
-                )
             kernel = self.soft.engine.kernel(
                 function.library.compiled, function.info.name, function.constants
             )
+            if kernel.static_threadgroup_bytes > limit:
+                raise CompileError(
+                    f"Threadgroup memory size ({kernel.static_threadgroup_bytes}) exceeds the "
+                    f"maximum threadgroup memory allowed ({limit})"
+                )
         except CompileError as failure:
             fail(self.runtime, error, "AGXMetal", 3, str(failure))
             return None
-        return self.new_object("MTLComputePipelineState", function.info, kernel, indirect)
+        warn(self.runtime, error)
+        return self.new_object("MTLComputePipelineState", function, kernel, indirect)
 
     @message("newIndirectCommandBufferWithDescriptor:maxCommandCount:options:")
     def new_indirect(self, descriptor: Any, count: int, options: int) -> ObjCObject:
@@ -176,9 +177,9 @@ class MTLDevice(SoftObject):
         return self.new_object("MTLResidencySet")
 
     def dealloc(self) -> None:
-        leaks = self.runtime.leaks() if self.soft.check else []
-        if leaks:
-            warnings.warn("the device was released before: " + "; ".join(leaks), stacklevel=2)
+        found = [*self.runtime.leaks(), *self.runtime.faults] if self.soft.check else []
+        if found:
+            warnings.warn("when the device was released: " + "; ".join(found), stacklevel=2)
 
 
 class MTLBuffer(SoftObject):

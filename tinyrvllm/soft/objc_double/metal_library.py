@@ -3,7 +3,7 @@
 import struct
 from typing import Any
 
-from .foundation import NSArray, NSString, fail
+from .foundation import NSArray, NSString, fail, warn
 from .metal_device import SoftObject
 from .runtime import DoubleRuntime, ObjCObject, message
 from .signatures import ObjCError, ffi
@@ -13,6 +13,11 @@ DATA_TYPES = {
     53: ("bool", "?"), 45: ("char", "b"), 49: ("uchar", "B"), 37: ("short", "h"),
     41: ("ushort", "H"), 29: ("int", "i"), 33: ("uint", "I"), 81: ("long", "q"),
     85: ("ulong", "Q"), 16: ("half", "e"), 3: ("float", "f"),
+}  # fmt: skip
+SYNONYMS = {
+    "int8_t": "char", "uint8_t": "uchar", "int16_t": "short", "uint16_t": "ushort",
+    "int32_t": "int", "uint32_t": "uint", "int64_t": "long", "uint64_t": "ulong",
+    "size_t": "ulong",
 }  # fmt: skip
 
 
@@ -70,7 +75,12 @@ class MTLLibrary(SoftObject):
     def __init__(self, runtime: DoubleRuntime, compiled: Any, options: Any) -> None:
         super().__init__(runtime)
         self.compiled = compiled
-        self.fast_math = options is None or options.fast_math
+        options = options or MTLCompileOptions
+        self.fast_math = options.fast_math
+        # from macOS 15 on the functions (exp, rsqrt, ...) have a switch of their own; 1 is precise
+        new = options.math_mode is not None
+        self.exact_functions = options.math_functions == 1 if new else not options.fast_math
+        self.language = options.language
 
     @message("setLabel:")
     def set_label(self, label: Any) -> None:
@@ -106,7 +116,7 @@ class MTLLibrary(SoftObject):
                 text = f"function constant {constant.name} (index {index}) of {name} has no value"
                 fail(self.runtime, error, "MTLLibraryErrorDomain", 3, text)
                 return None
-            if found is not None and found[0] != constant.type:
+            if found is not None and found[0] != SYNONYMS.get(constant.type, constant.type):
                 text = (
                     f"function constant {constant.name} of {name} is {constant.type}, "
                     f"its value was set as {found[0]}"
@@ -115,6 +125,7 @@ class MTLLibrary(SoftObject):
                 return None
             if found is not None:
                 constants[index] = found[1]
+        warn(self.runtime, error)
         return MTLFunction(self.runtime, self, info, constants)
 
 
@@ -158,12 +169,22 @@ class MTLComputePipelineDescriptor(SoftObject):
 class MTLComputePipelineState(SoftObject):
     """A kernel ready to run."""
 
-    def __init__(self, runtime: DoubleRuntime, info: Any, kernel: Any, indirect: bool) -> None:
+    def __init__(
+        self, runtime: DoubleRuntime, function: MTLFunction, kernel: Any, indirect: bool
+    ) -> None:
         super().__init__(runtime)
-        self.info, self.kernel, self.indirect = info, kernel, indirect
+        info = function.info
         self.label = info.name
+        self.kernel, self.indirect = kernel, indirect
         limit = self.soft.machine.max_pipeline_threads
         self.thread_limit = min(limit, info.max_total_threads or limit)
+        given = {c.name: function.constants.get(i) for i, c in info.function_constants.items()}
+        # an argument with [[function_constant(name)]] exists only where that constant is true
+        self.params = [
+            param
+            for param in info.params
+            if param.function_constant is None or given.get(param.function_constant)
+        ]
 
     @message("maxTotalThreadsPerThreadgroup")
     def max_threads(self) -> int:
@@ -175,7 +196,7 @@ class MTLComputePipelineState(SoftObject):
 
     @message("staticThreadgroupMemoryLength")
     def threadgroup_memory(self) -> int:
-        return self.info.static_threadgroup_bytes
+        return self.kernel.static_threadgroup_bytes
 
     @message("supportIndirectCommandBuffers")
     def supports_indirect(self) -> bool:

@@ -92,6 +92,9 @@ class ObjCObject:
             held, self._held = self._held, []
             try:
                 self.dealloc()
+            except ObjCError as fault:  # a Python destructor up the stack may swallow it
+                self.runtime.faults.append(str(fault))
+                raise
             finally:
                 for other in held:
                     other.release()
@@ -128,6 +131,7 @@ class DoubleRuntime:
         self.classes = classes
         self.os_version = (15, 0)  # macOS: newer messages are refused
         self.lock = threading.RLock()
+        self.faults: list[str] = []  # rules broken while an object was freed
         self._objects: dict[int, ObjCObject] = {}
         self._zombies: OrderedDict[int, str] = OrderedDict()
         self._handles = itertools.count(0x7F0000001000, 16)
@@ -158,7 +162,7 @@ class DoubleRuntime:
             if not receiver:
                 return signature.give(None)
             function = self._method(int(ffi.cast(ADDRESS, receiver)), selector)
-            arguments, frame = signature.receive(values)  # `frame` holds what arguments point to
+            arguments, _frame = signature.receive(values)  # the frame holds structs
             result = function(*arguments)
             if isinstance(result, ObjCObject):
                 result = ffi.cast(ID, result.handle)
