@@ -38,10 +38,14 @@ inline float threadgroup_max(float value, threadgroup float *scratch, uint lane,
 // x / (1 + e^-x). For x below -88 e^-x is infinite and the quotient is -0, as it should be.
 inline float silu(float x) { return x / (1.0f + exp(-x)); }
 
+// cap * tanh(x / cap): bounds a score or logit smoothly. tanh is 1 in float from 9.01 on; the
+// clamp keeps implementations that compute it from exp away from infinity over infinity.
+inline float soft_cap(float x, float cap) { return cap * tanh(clamp(x / cap, -15.0f, 15.0f)); }
+
 // GELU by Hendrycks & Gimpel's tanh approximation, the one Gemma was trained with.
 inline float gelu_tanh(float x) {
     float inner = 0.7978845608f * fma(0.044715f * x * x, x, x);   // sqrt(2 / pi)
-    return 0.5f * x * (1.0f + precise::tanh(clamp(inner, -15.0f, 15.0f)));
+    return 0.5f * x * (1.0f + tanh(clamp(inner, -15.0f, 15.0f)));
 }
 
 // erf by Abramowitz & Stegun 7.1.26: |error| < 1.5e-7. MSL has no erf.

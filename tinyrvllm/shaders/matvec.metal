@@ -92,7 +92,6 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
 
     float4 sums[MAX_OUTPUTS][MAX_ROWS];
     EACH_OUTPUT(j) EACH_ROW(m) sums[j][m] = float4(0.0f);
-    uint whole = a.inputs / 16;                             // units; a ragged one may follow
     for (uint unit = lane_k; unit * 16 < a.inputs; unit += a.lanes) {
         Weights xs[MAX_ROWS];
         EACH_ROW(m) {
@@ -103,11 +102,18 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
             Weights scale = load_x(norm_weight, unit, a.inputs);
             EACH_ROW(m) for (ushort i = 0; i < 4; i++) xs[m].v[i] *= scale.v[i];
         }
+        float4 x_sums[MAX_ROWS];                            // what a shift is multiplied by
+        if (SHIFTED) EACH_ROW(m) {
+            x_sums[m] = (xs[m].v[0] + xs[m].v[1]) + (xs[m].v[2] + xs[m].v[3]);
+        }
         EACH_OUTPUT(j) {
-            Weights w = !RAGGED || unit < whole ? load_weights(rows[j], unit)
-                                                : load_weights_tail(rows[j], unit, a.inputs);
-            EACH_ROW(m) for (ushort i = 0; i < 4; i++) {
-                sums[j][m] = fma(w.v[i], xs[m].v[i], sums[j][m]);
+            Weights w = load_weights(rows[j], unit, a.inputs);
+            EACH_ROW(m) {
+                float4 s = PLAIN ? sums[j][m] : float4(0.0f);
+                for (ushort i = 0; i < 4; i++) s = fma(w.v[i], xs[m].v[i], s);
+                if (!PLAIN) s = fma(s, float4(w.scale), sums[j][m]);
+                if (SHIFTED) s = fma(x_sums[m], float4(w.shift), s);
+                sums[j][m] = s;
             }
         }
     }

@@ -1,7 +1,6 @@
 // One dequantiser per weight type, shared by embedding, matvec, ksplit and gemm.
 //
-// The unit is 16 consecutive weights of one row: `load_weights(row, unit)` gives them as four
-// float4. Every GGUF block holds a whole number of units (32 weights: 2, 256 weights: 16), and
+// The unit is 16 consecutive weights of one row: `load_weights(row, unit, columns)`. Every GGUF block holds a whole number of units (32 weights: 2, 256 weights: 16), and
 // 16 contiguous weights never cross a scale group of any type, so a unit has one scale.
 //
 // 1. Weights stay as the file has them; WEIGHT_TYPE is a function constant, so a pipeline
@@ -26,83 +25,87 @@ enum WeightType : uint {
     Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30
 };
 constant uint WEIGHT_TYPE [[function_constant(0)]];
-// Only unquantised rows can end in the middle of a unit.
-constant bool RAGGED = WEIGHT_TYPE == F32 || WEIGHT_TYPE == F16 || WEIGHT_TYPE == BF16;
+// Unquantised weights need no scale or shift, and only their rows can end inside a unit.
+constant bool PLAIN = WEIGHT_TYPE == F32 || WEIGHT_TYPE == F16 || WEIGHT_TYPE == BF16;
+constant bool SHIFTED = !PLAIN && WEIGHT_TYPE != Q8_0;
 
-struct Weights { float4 v[4]; };   // 16 consecutive weights of a row
+// 16 consecutive weights of a row are scale * v + shift. Apart, because a product with x can then
+// be scaled once per unit (matvec) instead of once per weight. Both fold to nothing for types that
+// have neither.
+struct Weights {
+    float4 v[4];
+    float scale, shift;
+};
 
 inline float load_half(device const uchar *p) { return float(*(device const half *)p); }
 
-inline uint2 load_8_bytes(device const uchar *p) {
-    return as_type<uint2>(ushort4(*(device const packed_ushort4 *)p));
+inline uint4 load_16_bytes(device const uchar *p) {
+    device const packed_ushort4 *q = (device const packed_ushort4 *)p;
+    return uint4(as_type<uint2>(ushort4(q[0])), as_type<uint2>(ushort4(q[1])));
 }
 
-inline float4 widen(uint bytes) { return float4(as_type<uchar4>(bytes)); }
+// The four words of a unit's 16 nibbles, one in each byte: low ones for shift 0, high for 4.
+inline uint4 load_nibbles(device const uchar *p, uint shift) {
+    return (load_16_bytes(p) >> shift) & 0x0F0F0F0Fu;
+}
 
 // Bits 0..3 of `bits` become bit 4 of bytes 0..3: the fifth bits of four 5-bit weights. The
 // multiplication copies the four bits to distances of 7, so that bit i lands on bit 8 i.
 inline uint fifth_bits(uint bits) { return (((bits & 0xFu) * 0x00204081u) & 0x01010101u) << 4; }
 
-// The four words of a unit's 16 nibbles: low ones for shift 0, high ones for shift 4.
-inline void load_nibbles(device const uchar *p, uint shift, thread uint *words) {
-    uint2 a = load_8_bytes(p) >> shift, b = load_8_bytes(p + 8) >> shift;
-    words[0] = a.x & 0x0F0F0F0Fu;
-    words[1] = a.y & 0x0F0F0F0Fu;
-    words[2] = b.x & 0x0F0F0F0Fu;
-    words[3] = b.y & 0x0F0F0F0Fu;
+inline uint4 fifth_bits_of_16(uint bits) {
+    return uint4(fifth_bits(bits), fifth_bits(bits >> 4), fifth_bits(bits >> 8),
+                 fifth_bits(bits >> 12));
 }
 
-// weights = scale * (q - zero), exactly as ggml computes them.
-inline Weights centred(thread const uint *words, float scale, float zero) {
-    Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = (widen(words[i]) - zero) * scale;
-    return w;
-}
+inline float4 widen(uint bytes) { return float4(as_type<uchar4>(bytes)); }
 
-// weights = scale * q + shift
-inline Weights affine(thread const uint *words, float scale, float shift) {
+inline Weights weights_of(uint4 words, float scale, float shift) {
     Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = fma(widen(words[i]), float4(scale), float4(shift));
+    w.v[0] = widen(words.x);
+    w.v[1] = widen(words.y);
+    w.v[2] = widen(words.z);
+    w.v[3] = widen(words.w);
+    w.scale = scale;
+    w.shift = shift;
     return w;
 }
 
 inline Weights load_q8_0(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 34;                 // half d; char q[32]
     device const packed_char4 *q = (device const packed_char4 *)(block + 2 + unit % 2 * 16);
-    float d = load_half(block);
     Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = float4(char4(q[i])) * d;
+    for (ushort i = 0; i < 4; i++) w.v[i] = float4(char4(q[i]));
+    w.scale = load_half(block);
+    w.shift = 0.0f;
     return w;
 }
 
 inline Weights load_q4_0(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 18;                 // half d; nibbles[16]
-    uint words[4];
-    load_nibbles(block + 2, unit % 2 * 4, words);
-    return centred(words, load_half(block), 8.0f);
+    float d = load_half(block);
+    return weights_of(load_nibbles(block + 2, unit % 2 * 4), d, -8.0f * d);
 }
 
 inline Weights load_q4_1(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 20;                 // half d, m; nibbles[16]
-    uint words[4];
-    load_nibbles(block + 4, unit % 2 * 4, words);
-    return affine(words, load_half(block), load_half(block + 2));
+    return weights_of(load_nibbles(block + 4, unit % 2 * 4), load_half(block),
+                      load_half(block + 2));
 }
 
 inline Weights load_q5_0(device const uchar *row, uint unit) {
-    device const uchar *block = row + unit / 2 * 22;                 // half d; bits[4]; nibbles[16]
-    uint words[4], high = *(device const ushort *)(block + 2 + unit % 2 * 2);
-    load_nibbles(block + 6, unit % 2 * 4, words);
-    for (ushort i = 0; i < 4; i++) words[i] |= fifth_bits(high >> (4 * i));
-    return centred(words, load_half(block), 16.0f);
+    device const uchar *block = row + unit / 2 * 22;        // half d; bits[4]; nibbles[16]
+    float d = load_half(block);
+    uint bits = *(device const ushort *)(block + 2 + unit % 2 * 2);
+    uint4 words = load_nibbles(block + 6, unit % 2 * 4) | fifth_bits_of_16(bits);
+    return weights_of(words, d, -16.0f * d);
 }
 
 inline Weights load_q5_1(device const uchar *row, uint unit) {
-    device const uchar *block = row + unit / 2 * 24;                 // half d, m; bits[4]; nibbles[16]
-    uint words[4], high = *(device const ushort *)(block + 4 + unit % 2 * 2);
-    load_nibbles(block + 8, unit % 2 * 4, words);
-    for (ushort i = 0; i < 4; i++) words[i] |= fifth_bits(high >> (4 * i));
-    return affine(words, load_half(block), load_half(block + 2));
+    device const uchar *block = row + unit / 2 * 24;        // half d, m; bits[4]; nibbles[16]
+    uint bits = *(device const ushort *)(block + 4 + unit % 2 * 2);
+    uint4 words = load_nibbles(block + 8, unit % 2 * 4) | fifth_bits_of_16(bits);
+    return weights_of(words, load_half(block), load_half(block + 2));
 }
 
 // Scale and minimum of 32-weight group j of a K-quant super-block: 6 bits each, packed in 12
@@ -115,24 +118,19 @@ inline float2 k_scale_min(device const uchar *s, uint j) {
 
 inline Weights load_q4_k(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 16 * 144;   // half d, dmin; scales[12]; nibbles[128]
-    uint j = unit % 16 / 2, words[4];
+    uint j = unit % 16 / 2;
     float2 scale_min = k_scale_min(block + 4, j);
-    load_nibbles(block + 16 + j / 2 * 32 + unit % 2 * 16, j % 2 * 4, words);
-    return affine(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
+    uint4 words = load_nibbles(block + 16 + j / 2 * 32 + unit % 2 * 16, j % 2 * 4);
+    return weights_of(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
 }
 
 inline Weights load_q5_k(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 16 * 176;   // ...; scales[12]; bits[32]; nibbles[128]
-    uint j = unit % 16 / 2, words[4];
+    uint j = unit % 16 / 2;
     float2 scale_min = k_scale_min(block + 4, j);
-    device const uchar *bits = block + 16 + unit % 2 * 16;
-    load_nibbles(block + 48 + j / 2 * 32 + unit % 2 * 16, j % 2 * 4, words);
-    uint2 a = load_8_bytes(bits) >> j, b = load_8_bytes(bits + 8) >> j;   // bit j of each byte
-    words[0] |= (a.x & 0x01010101u) << 4;
-    words[1] |= (a.y & 0x01010101u) << 4;
-    words[2] |= (b.x & 0x01010101u) << 4;
-    words[3] |= (b.y & 0x01010101u) << 4;
-    return affine(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
+    uint4 bits = (load_16_bytes(block + 16 + unit % 2 * 16) >> j) & 0x01010101u;
+    uint4 words = load_nibbles(block + 48 + j / 2 * 32 + unit % 2 * 16, j % 2 * 4) | bits << 4;
+    return weights_of(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
 }
 
 inline Weights load_q6_k(device const uchar *row, uint unit) {
@@ -140,16 +138,12 @@ inline Weights load_q6_k(device const uchar *row, uint unit) {
     // 0..3 are low nibbles and 4..7 high ones of the same 64 bytes; quarter q (two units) has its
     // upper bits at bits 2q and 2q + 1 of 32 bytes.
     device const uchar *block = row + unit / 16 * 210;
-    uint half_index = unit % 16 / 8, quarter = unit % 8 / 2, words[4];
-    load_nibbles(block + half_index * 64 + unit % 4 * 16, quarter / 2 * 4, words);
-    device const uchar *bits = block + 128 + half_index * 32 + unit % 2 * 16;
-    uint2 a = load_8_bytes(bits) >> (2 * quarter), b = load_8_bytes(bits + 8) >> (2 * quarter);
-    words[0] |= (a.x & 0x03030303u) << 4;
-    words[1] |= (a.y & 0x03030303u) << 4;
-    words[2] |= (b.x & 0x03030303u) << 4;
-    words[3] |= (b.y & 0x03030303u) << 4;
-    float scale = float(*(device const char *)(block + 192 + unit % 16));
-    return centred(words, load_half(block + 208) * scale, 32.0f);
+    uint part = unit % 16 / 8, quarter = unit % 8 / 2;
+    uint4 bits = load_16_bytes(block + 128 + part * 32 + unit % 2 * 16) >> (2 * quarter);
+    uint4 words = load_nibbles(block + part * 64 + unit % 4 * 16, quarter / 2 * 4);
+    words |= (bits & 0x03030303u) << 4;
+    float scale = load_half(block + 208) * float(*(device const char *)(block + 192 + unit % 16));
+    return weights_of(words, scale, -32.0f * scale);
 }
 
 inline Weights load_f32(device const uchar *row, uint unit) {
@@ -175,7 +169,7 @@ inline Weights load_bf16(device const uchar *row, uint unit) {
 }
 
 // 16 weights of a row, from weight 16 * unit on; all of them must exist.
-inline Weights load_weights(device const uchar *row, uint unit) {
+inline Weights load_whole_unit(device const uchar *row, uint unit) {
     switch (WEIGHT_TYPE) {
         case F32: return load_f32(row, unit);
         case F16: return load_f16(row, unit);
@@ -191,21 +185,30 @@ inline Weights load_weights(device const uchar *row, uint unit) {
     }
 }
 
-// The last unit of a row whose length is no multiple of 16: only unquantised types have one.
-// Weights from `columns` on count as 0.
-inline Weights load_weights_tail(device const uchar *row, uint unit, uint columns) {
+// The last unit of a row whose length is no multiple of 16. Weights from `columns` on count as 0.
+inline Weights load_part_unit(device const uchar *row, uint unit, uint columns) {
     Weights w;
-    for (ushort i = 0; i < 4; i++) {
-        for (ushort j = 0; j < 4; j++) {
-            uint k = unit * 16 + i * 4 + j;
-            float value = 0.0f;
-            if (k < columns) {
-                if (WEIGHT_TYPE == F32) value = ((device const float *)row)[k];
-                else if (WEIGHT_TYPE == F16) value = float(((device const half *)row)[k]);
-                else value = as_type<float>(uint(((device const ushort *)row)[k]) << 16);
-            }
-            w.v[i][j] = value;
+    for (ushort i = 0; i < 16; i++) {
+        uint k = unit * 16 + i;
+        float value = 0.0f;
+        if (k < columns) {
+            if (WEIGHT_TYPE == F32) value = *((device const float *)row + k);
+            else if (WEIGHT_TYPE == F16) value = float(*((device const half *)row + k));
+            else value = as_type<float>(uint(*((device const ushort *)row + k)) << 16);
         }
+        w.v[i / 4][i % 4] = value;
     }
     return w;
+}
+
+inline Weights load_weights(device const uchar *row, uint unit, uint columns) {
+    if (PLAIN && unit * 16 + 16 > columns) return load_part_unit(row, unit, columns);
+    return load_whole_unit(row, unit);
+}
+
+// The i-th four weights of a unit.
+inline float4 dequantised(thread const Weights &w, ushort i) {
+    if (PLAIN) return w.v[i];
+    if (!SHIFTED) return w.v[i] * w.scale;
+    return fma(w.v[i], float4(w.scale), float4(w.shift));
 }

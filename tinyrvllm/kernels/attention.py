@@ -1,0 +1,135 @@
+"""Paged attention, straight from the blocks: shaders/attention_decode.metal and its siblings."""
+
+import struct
+from dataclasses import dataclass
+
+from .kv_cache import KvLayout
+from .launch import Cost, KernelError, Launch, Span, ceil_div, reads, unused, writes
+
+SPLIT_KEYS = 512  # keys of one threadgroup in decoding; as in attention.h
+MAX_GROUP = 8  # query heads of a threadgroup
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One layer's attention over a batch.
+
+    q, out: [rows, heads, head_dim] float. block_tables: [sequences, max_blocks] int32.
+    context_lens: [sequences] int32, tokens in the cache including this step's; 0 is padding.
+    query_start: [sequences + 1] int32: rows query_start[s] to query_start[s + 1] are the last
+    tokens of sequence s. `decode` serves the sequences with one row, `prefill` those with more.
+    """
+
+    q: Span
+    k_pool: Span
+    v_pool: Span
+    block_tables: Span
+    context_lens: Span
+    query_start: Span
+    out: Span
+    layout: KvLayout
+    heads: int
+    sequences: int
+    max_blocks: int
+    scale: float
+    window: int = 0  # keys that a query sees, itself included; 0: all
+    softcap: float = 0.0  # 0: none
+    q_stride: int = 0  # floats from row to row; 0: heads * head_dim
+    out_stride: int = 0
+
+    def __post_init__(self) -> None:
+        if self.heads % self.layout.kv_heads:
+            raise KernelError(
+                f"expected heads to be a multiple of {self.layout.kv_heads} KV heads, "
+                f"found {self.heads}"
+            )
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a threadgroup: the largest divisor of the ratio up to 8."""
+        ratio = self.heads // self.layout.kv_heads
+        return next(g for g in range(min(ratio, MAX_GROUP), 0, -1) if ratio % g == 0)
+
+    def parameters(self, splits: int) -> bytes:
+        """struct AttentionArgs of shaders/attention.h."""
+        width = self.heads * self.layout.head_dim
+        return struct.pack(
+            "<7I2f",
+            self.heads, self.layout.kv_heads, self.q_stride or width, self.out_stride or width,
+            self.max_blocks, self.window, splits, self.scale, self.softcap,
+        )  # fmt: skip
+
+    def cost(self, queries: int, keys: int, **details: float) -> Cost:
+        """`queries` rows in all, each over `keys` keys."""
+        width, kv_width = self.heads * self.layout.head_dim, self.layout.kv_heads
+        kv_bytes = 2 * keys * kv_width * self.layout.padded_dim * self.layout.dtype.itemsize
+        return Cost(
+            bytes_read=self.sequences * kv_bytes + 4 * queries * width,
+            bytes_written=4 * queries * width,
+            flops=4 * queries * keys * width,
+            **details,  # type: ignore[arg-type]
+        )
+
+
+def decode_splits(max_context: int) -> int:
+    """Parts that a context of up to `max_context` tokens is cut into."""
+    return ceil_div(max_context, SPLIT_KEYS)
+
+
+def partial_bytes(attention: Attention, max_context: int) -> int:
+    """Size of the scratch buffer that `decode` needs when there is more than one split."""
+    rows = attention.sequences * attention.heads * decode_splits(max_context)
+    return 4 * rows * (attention.layout.head_dim + 2)
+
+
+def decode(attention: Attention, max_context: int, partial: Span | None = None) -> list[Launch]:
+    """One launch, or two dependent ones when max_context needs more than one split.
+
+    max_context: an upper bound of context_lens; it does not change the result, bit for bit.
+    partial: scratch of `partial_bytes`, needed for more than one split.
+    """
+    a, splits = attention, decode_splits(max_context)
+    if splits > 1 and (partial is None or partial.nbytes < partial_bytes(a, max_context)):
+        raise KernelError(
+            f"partial: expected {partial_bytes(a, max_context)} bytes for {splits} splits, "
+            f"found {partial.nbytes if partial else 'none'}"
+        )
+    parameters = a.parameters(splits)
+    shape = f"{a.heads}/{a.layout.kv_heads} x {a.layout.head_dim}, {max_context} keys"
+    batch = (reads(a.context_lens), reads(a.query_start))
+    split = Launch(
+        shader="attention_decode",
+        kernel="attend_one",
+        constants=(("GROUP", a.group), *a.layout.constants),
+        groups=(splits, a.heads // a.group, a.sequences),
+        threads=(128, 1, 1),
+        arguments=(
+            reads(a.q), reads(a.k_pool), reads(a.v_pool), reads(a.block_tables), *batch,
+            writes(a.out) if splits == 1 else unused(a.out),
+            writes(partial) if partial is not None and splits > 1 else unused(a.out),
+        ),
+        parameters=parameters,
+        cost=a.cost(
+            a.sequences, max_context, barriers=2 + 2 * a.group, threadgroup_bytes=13_056
+        ),
+        rows=a.sequences,
+        shape=shape,
+    )  # fmt: skip
+    if splits == 1 or partial is None:
+        return [split]
+    combine = Launch(
+        shader="attention_decode",
+        kernel="attend_combine",
+        constants=(("GROUP", a.group), *a.layout.constants),
+        groups=(a.heads, a.sequences, 1),
+        threads=(128, 1, 1),
+        arguments=(reads(partial), *batch, writes(a.out)),
+        parameters=parameters,
+        cost=Cost(
+            bytes_read=partial_bytes(a, max_context),
+            bytes_written=4 * a.sequences * a.heads * a.layout.head_dim,
+        ),
+        rows=a.sequences,
+        shape=shape,
+    )
+    return [split, combine]

@@ -1,0 +1,107 @@
+// rope_and_store: Q/K norm, rotary embedding and the write to the paged cache, one dispatch a
+// layer. Q is rotated in place; K and V leave their projections for the cache.
+//
+// Version ladder (dispatches a layer)
+//   1  norm Q, norm K, rotate Q, rotate K, write K, write V: 6, and tables of cos and sin rebuilt
+//      on the host each step
+//   2  this file: 1, angles computed where they are used
+//
+// 1. A simdgroup owns one head of one row, so the norm is one simd_sum and no barrier is needed;
+//    lanes stride over the pairs of a rotation and each touches only its own pair, which is what
+//    makes working in place safe.
+// 2. Pairs are (2i, 2i+1) in files of the llama architecture and (i, i + rope_dim/2) in the
+//    others: INTERLEAVED. Dimensions from rope_dim on pass through.
+// 3. An angle is counted in turns, position * frequency / 2 pi, with the frequency as a pair of
+//    floats high + low. fma gives the exact error of the product, so whole turns can be dropped
+//    without losing the fraction: 1e-7 of a turn at position 131,072, where float radians are off
+//    by 0.004.
+// 4. A slot of -1 is padding: nothing is read or written.
+//
+//    head_dim 64, half split:   lane i holds  x[i] and x[i + 32]
+//    head_dim 64, interleaved:  lane i holds  x[2i] and x[2i + 1]
+#include "kv_cache.h"
+
+constant bool INTERLEAVED [[function_constant(0)]];
+constant bool QK_NORM [[function_constant(1)]];
+
+struct RopeArgs {   // mirrored by kernels/rope.py
+    uint heads, kv_heads, rope_dim;
+    uint q_stride, k_stride, v_stride;   // floats from row to row
+    float norm_epsilon;
+};
+
+// cos and sin of position * frequency; `turns` is the frequency / 2 pi as high + low.
+inline float2 cos_sin(float position, float2 turns) {
+    float product = position * turns.x;
+    float error = fma(position, turns.x, -product);
+    float fraction = (product - rint(product)) + fma(position, turns.y, error);
+    float angle = fraction * 6.2831853f;
+    return float2(cos(angle), sin(angle));
+}
+
+[[max_total_threads_per_threadgroup(128)]]
+kernel void rope_and_store(device float *q [[buffer(0)]],              // [rows, heads, head_dim]
+                           device const float *k [[buffer(1)]],        // [rows, kv_heads, head_dim]
+                           device const float *v [[buffer(2)]],        // [rows, kv_heads, head_dim]
+                           device const float *q_norm [[buffer(3)]],   // [head_dim]
+                           device const float *k_norm [[buffer(4)]],   // [head_dim]
+                           device const float2 *turns [[buffer(5)]],   // [rope_dim / 2]
+                           device const int *positions [[buffer(6)]],  // [rows]
+                           device const int *slots [[buffer(7)]],      // [rows]
+                           device uchar *k_pool [[buffer(8)]], device uchar *v_pool [[buffer(9)]],
+                           constant RopeArgs &a [[buffer(10)]],
+                           uint2 group [[threadgroup_position_in_grid]],
+                           uint lane [[thread_index_in_simdgroup]],
+                           uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    uint row = group.y, head = group.x * 4 + simdgroup;
+    if (slots[row] < 0 || head >= a.heads + 2 * a.kv_heads) return;
+    uint slot = uint(slots[row]);
+
+    if (head >= a.heads + a.kv_heads) {                        // a value: copy it
+        uint kv_head = head - a.heads - a.kv_heads;
+        device const float *in = v + ulong(row) * a.v_stride + kv_head * HEAD_DIM;
+        ulong out = v_row(slot, kv_head, a.kv_heads);
+        for (uint d = lane; d < D4; d += 32) {
+            store_kv(v_pool, out + d, d < HEAD_DIM ? in[d] : 0.0f);
+        }
+        return;
+    }
+
+    bool is_key = head >= a.heads;
+    uint kv_head = is_key ? head - a.heads : 0;
+    device float *q_row = q + ulong(row) * a.q_stride + (is_key ? 0 : head * HEAD_DIM);
+    device const float *in = is_key ? k + ulong(row) * a.k_stride + kv_head * HEAD_DIM
+                                    : (device const float *)q_row;
+    ulong k_out = k_row(slot, kv_head, a.kv_heads);
+    device const float *norm = is_key ? k_norm : q_norm;
+    float scale = 1.0f;
+    if (QK_NORM) {
+        float squares = 0.0f;
+        for (uint d = lane; d < HEAD_DIM; d += 32) squares = fma(in[d], in[d], squares);
+        scale = rsqrt(simd_sum(squares) / float(HEAD_DIM) + a.norm_epsilon);
+    }
+    uint pairs = a.rope_dim / 2;
+    for (uint i = lane; i < pairs; i += 32) {
+        uint d0 = INTERLEAVED ? 2 * i : i, d1 = INTERLEAVED ? 2 * i + 1 : i + pairs;
+        float x0 = in[d0], x1 = in[d1];
+        if (QK_NORM) {
+            x0 = x0 * scale * norm[d0];
+            x1 = x1 * scale * norm[d1];
+        }
+        float2 cs = cos_sin(float(positions[row]), turns[i]);
+        float y0 = x0 * cs.x - x1 * cs.y, y1 = x0 * cs.y + x1 * cs.x;
+        if (is_key) {
+            store_kv(k_pool, k_out + d0 / 4 * (BLOCK_SIZE * 4) + d0 % 4, y0);
+            store_kv(k_pool, k_out + d1 / 4 * (BLOCK_SIZE * 4) + d1 % 4, y1);
+        } else {
+            q_row[d0] = y0;
+            q_row[d1] = y1;
+        }
+    }
+    for (uint d = a.rope_dim + lane; d < D4; d += 32) {        // not rotated, and the padding
+        float x = d < HEAD_DIM ? in[d] : 0.0f;
+        if (QK_NORM && d < HEAD_DIM) x = x * scale * norm[d];
+        if (is_key) store_kv(k_pool, k_out + d / 4 * (BLOCK_SIZE * 4) + d % 4, x);
+        else if (d < HEAD_DIM) q_row[d] = x;
+    }
+}
