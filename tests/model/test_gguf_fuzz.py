@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tiny_models import ARCHITECTURES, write_model
-from tinyrvllm.model.config import ModelConfig
-from tinyrvllm.model.gguf_file import MAX_HEADER_BYTES, GGUFError, GGUFFile, StringArray
-from tinyrvllm.model.weights import Weights
+from tinyrvllm.model import load
+from tinyrvllm.model.gguf_file import MAX_HEADER_BYTES, GGUFError, GGUFFile
 
 # Numbers that a check may have forgotten: signs, wrap-arounds, limits.
 NASTY = [0, 1, 2, 3, 31, 33, 255, 1 << 16, 1 << 20, (1 << 24) + 1, (1 << 31) - 1, 1 << 31]
@@ -29,28 +28,26 @@ FEW = settings(
     deadline=None,  # a busy machine is not a slow parser
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-MANY = settings(FEW, max_examples=20_000)
+MANY = settings(FEW, max_examples=2_000)
 
 
 def small_model(path: Path, architecture: str) -> bytes:
-    """A valid file of few bytes: its vocabulary of three tokens leaves the keys in the majority."""
-    tokens = ["<|endoftext|>", "a", "b"]
+    """A valid file of few bytes: with a vocabulary of seven tokens, most of it is header."""
     keys = {
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [3, 1, 1],
-        "tokenizer.ggml.scores": [0.0, 1.0, 2.0],
+        "tokenizer.ggml.tokens": ["<pad>", "<eos>", "<bos>", "<unk>", "a", "b", "ab"],
+        "tokenizer.ggml.token_type": [3, 3, 3, 2, 1, 1, 1],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, 0.0, -1.0, -2.0, -3.0],
         "tokenizer.ggml.merges": ["a b"],
         "tokenizer.chat_template": None,
         "general.alignment": 32,
     }
-    embedding = np.ones((3, 64), np.float32)
     write_model(
         path,
         architecture,
         type=GGMLQuantizationType.Q8_0,
         ff=32,
         keys=keys,
-        tensors={"token_embd.weight": embedding},
+        tensors={"token_embd.weight": np.ones((7, 64))},
     )
     return path.read_bytes()
 
@@ -69,13 +66,12 @@ def open_damaged(tmp_path: Path) -> Callable[[bytes], bool]:
         path.write_bytes(data)
         tracemalloc.start()
         try:
-            with GGUFFile(path) as file:
-                config = ModelConfig.from_gguf(file)
-                weights = Weights(file, config)
-                for name in weights.shapes:
-                    weights.raw(name)
-                config.rope_inv_freq(config.num_layers - 1)
-                file.get("tokenizer.ggml.tokens", StringArray, [])
+            model = load(path)
+            for name in model.weights.shapes:
+                model.weights.raw(name)
+            model.config.rope_inv_freq(model.config.num_layers - 1)
+            model.tokenizer.decode(model.tokenizer.encode("a b"))
+            model.file.close()
         except GGUFError as error:
             assert "damaged.gguf" in str(error)
             assert len(str(error)) < 1000
@@ -163,7 +159,7 @@ def test_damage_in_front_of_much_data_costs_little_more(tmp_path: Path) -> None:
     """Claims that a small file refutes by its size may hold in one of 256 MB, a hole here."""
     path = tmp_path / "damaged.gguf"
     valid = small_model(path, "gemma3")
-    for number in NASTY:
+    for number in (1 << 16, 1 << 20, (1 << 24) - 1, 1 << 25):
         for position in range(4, 1000, 13):
             number_bytes = struct.pack("<Q", number)
             path.write_bytes(valid[:position] + number_bytes + valid[position + 8 :])
