@@ -1,0 +1,152 @@
+"""The C++ compiler: which one, its flags, and how to call it.
+
+`zig clang` and `zig ld.lld` of the `ziglang` wheel are the plain tools: unlike `zig c++` they do
+not first build a libc and compiler-rt (46 s on a new machine). What the objects leave undefined
+(memcpy, expf and their like) comes from the process that loads them.
+"""
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinyrvllm.soft.msl import MSLError
+
+HERE = Path(__file__).parent
+INCLUDE = HERE.parent / "include"
+
+_MISSING = (
+    "the software device needs clang 19 or newer, and found none: "
+    'pip install "tinyrvllm[soft]", or set TINYRVLLM_CLANG to a clang'
+)
+LANGUAGE = ("-x", "c++", "-std=c++20")
+# No fast maths and no contraction: a*b+c rounds twice, and half rounds after each operation.
+FLAGS = (
+    *LANGUAGE,
+    *"""-O2 -fPIC -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math -ffp-contract=off
+    -fno-lax-vector-conversions -fno-sanitize=undefined -fvisibility=hidden -fno-stack-protector
+    -fno-strict-aliasing -fno-threadsafe-statics -Xclang -ffloat16-excess-precision=none
+    -Wall -Wno-unused -Wno-unknown-pragmas -Wno-unknown-attributes -Wno-vla-cxx-extension
+    -Wno-undefined-internal -Wno-undefined-inline -Wframe-larger-than=40000""".split(),
+)
+CHECK_FLAGS = tuple(
+    """-O1 -g -fno-omit-frame-pointer -DMSL_CHECK""".split()  # later -O wins
+)
+SANITIZE_FLAGS = tuple(
+    """-fsanitize=thread -mllvm -tsan-instrument-atomics=0
+    -mllvm -tsan-instrument-func-entry-exit=0""".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    clang: tuple[str, ...]  # the command
+    linker: tuple[str, ...]
+    version: str
+    target: str | None = None  # None: this machine
+
+    @property
+    def machine_flags(self) -> tuple[str, ...]:
+        """Flags that hang on the processor and the system."""
+        if self.target is not None:
+            flags = ["-target", self.target]
+        else:
+            flags = ["-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"]
+        system = self.target or sys.platform
+        if "x86_64" in (self.target or platform.machine().lower().replace("amd64", "x86_64")):
+            flags.append("-mno-red-zone")
+        if "win" in system and "darwin" not in system:  # long has 32 bits there
+            flags += ["-Dlong=long long", "-mno-stack-arg-probe"]
+        return tuple(flags)
+
+    def run(self, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([*self.clang, *arguments], capture_output=True, text=True)
+
+    def preprocess(self, path: Path, include: Sequence[Path], defines: Sequence[str]) -> str:
+        """The preprocessed text of a user's file. Raises MSLError."""
+        flags = [f"-I{p}" for p in [*include, INCLUDE]] + [f"-D{d}" for d in defines]
+        result = self.run(["-E", *LANGUAGE, *flags, str(path)])
+        if result.returncode:
+            raise MSLError(result.stderr)
+        return result.stdout
+
+    def compile(self, source: Path, output: Path, flags: Sequence[str]) -> str:
+        """Makes an object file; returns the warnings. Raises MSLError with the raw diagnostics."""
+        arguments = [*FLAGS, *self.machine_flags, f"-I{HERE}", f"-I{INCLUDE}"]
+        result = self.run(["-c", *arguments, *flags, str(source), "-o", str(output)])
+        if result.returncode:
+            raise MSLError(result.stderr)
+        return result.stderr
+
+    def check_syntax(self, source: Path, flags: Sequence[str]) -> str:
+        """All diagnostics of a compilation that makes nothing."""
+        arguments = [*FLAGS, *self.machine_flags, f"-I{HERE}", f"-I{INCLUDE}"]
+        return self.run(["-fsyntax-only", *arguments, *flags, str(source)]).stderr
+
+    def link(self, objects: Sequence[Path], output: Path) -> None:
+        """Makes a library that this process can load."""
+        command = [*self.linker, *map(str, objects), "-o", str(output)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            raise MSLError(f"linking failed: {' '.join(command)}\n{result.stderr}")
+
+
+@functools.cache
+def find() -> Compiler:
+    """$TINYRVLLM_CLANG, else the ziglang wheel's, else the system's. Raises MSLError."""
+    chosen = os.environ.get("TINYRVLLM_CLANG")
+    if chosen:
+        return _system(chosen)
+    if importlib.util.find_spec("ziglang"):
+        import ziglang
+
+        zig = str(Path(ziglang.__file__).parent / ("zig.exe" if sys.platform == "win32" else "zig"))
+        version = "ziglang " + importlib.metadata.version("ziglang")
+        return Compiler((zig, "clang"), (zig, "ld.lld", "-shared"), version)
+    names = ("clang", *(f"clang-{n}" for n in range(30, 18, -1)))
+    for path in filter(None, map(shutil.which, names)):
+        if _major(path) >= 19:
+            return _system(path)
+    raise MSLError(_MISSING)
+
+
+def _system(clang: str) -> Compiler:
+    if shutil.which(clang) is None:
+        raise MSLError(f"TINYRVLLM_CLANG names {clang}, which is no program; {_MISSING}")
+    major = _major(clang)
+    if major < 19:
+        raise MSLError(f"{clang} is clang {major}; {_MISSING}")
+    undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+    linker = (clang, "-shared", "-nostdlib", *(f"-Wl,{f}" for f in undefined))
+    return Compiler((clang,), linker, f"{clang} {major}")
+
+
+def _major(clang: str) -> int:
+    text = subprocess.run([clang, "--version"], capture_output=True, text=True).stdout
+    match = re.search(r"clang version (\d+)", text)
+    return int(match[1]) if match else 0
+
+
+@functools.cache
+def identity() -> str:
+    """Everything outside a source file that its machine code hangs on, for the cache."""
+    headers = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp"), *INCLUDE.rglob("*")])
+    front_end = sorted((HERE.parent / "msl").glob("*.py")) + sorted(HERE.glob("*.py"))
+    texts = [p.read_text() for p in [*headers, *front_end] if p.is_file()]
+    return repr((find().version, find().machine_flags, _processor(), texts))
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        return next((x for x in lines if x.lower().startswith(("flags", "features"))), "")
+    return platform.processor() + platform.machine()

@@ -1,0 +1,216 @@
+// Runs a command list on OS threads. Compiled once, loaded once; every kernel's library is called from here.
+//
+// 1. The caller of msl_run works itself. Workers (OS threads that Python started and that live in msl_worker) join when
+//    they wake and leave when they find nothing: nobody ever waits for a worker that has not begun.
+// 2. Threadgroups are taken from a shared counter. A dispatch is over when `done` has counted all of them; only then
+//    may anyone begin the next.
+// 3. The list belongs to the caller, so a worker must not touch it after msl_run returned: `state` counts who is inside.
+#include "runtime.h"
+#ifdef MSL_CHECK
+#include "check.h"
+#endif
+
+#ifdef _WIN32
+extern "C" __declspec(dllimport) int SwitchToThread(void);
+extern "C" __declspec(dllimport) void AcquireSRWLockExclusive(void *), ReleaseSRWLockExclusive(void *);
+extern "C" __declspec(dllimport) int SleepConditionVariableSRW(void *, void *, uint, uint);
+extern "C" __declspec(dllimport) void WakeAllConditionVariable(void *);
+static void yield() { SwitchToThread(); }
+static void lock(void *m) { AcquireSRWLockExclusive(m); }
+static void unlock(void *m) { ReleaseSRWLockExclusive(m); }
+static void sleep_on(void *c, void *m) { SleepConditionVariableSRW(c, m, ~0u, 0); }
+static void wake_all(void *c) { WakeAllConditionVariable(c); }
+static void make_lock(void *, void *) {}  // both begin as zeros
+#else
+extern "C" int sched_yield(void);
+extern "C" int pthread_mutex_init(void *, const void *), pthread_mutex_lock(void *), pthread_mutex_unlock(void *);
+extern "C" int pthread_cond_init(void *, const void *), pthread_cond_wait(void *, void *), pthread_cond_broadcast(void *);
+static void yield() { sched_yield(); }
+static void lock(void *m) { pthread_mutex_lock(m); }
+static void unlock(void *m) { pthread_mutex_unlock(m); }
+static void sleep_on(void *c, void *m) { pthread_cond_wait(c, m); }
+static void wake_all(void *c) { pthread_cond_broadcast(c); }
+static void make_lock(void *m, void *c) { pthread_mutex_init(m, 0), pthread_cond_init(c, 0); }
+#endif
+
+namespace msl {
+struct Pool {
+  alignas(64) ulong state;   // list number << 32 | most workers << 17 | inside << 1 | open
+  Dispatch **list;
+  uint count;
+  alignas(64) uint sleeping, quit;
+  alignas(64) char mutex[128], condition[128];  // pthread's are 40..64 bytes
+};
+constexpr ulong OPEN = 1, ONE_INSIDE = 2, INSIDE = 0xffff * ONE_INSIDE, ONE_LIST = 1ul << 32;
+
+MSL_INLINE void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  asm volatile("yield");
+#endif
+}
+// Another process may hold the CPU of the thread we wait for, so give ours up after a while.
+template <class F> MSL_INLINE void spin_until(F ready) {
+  for (uint spins = 0; !ready(); spins++) {
+    if (spins < 2000) pause();
+    else yield();
+  }
+}
+
+static void fiber_main() {
+  Arena *a = arena();
+  uint me = thread_index();
+  Simd *s = &a->simd[me / 32];
+  for (;;) {
+    const Dispatch *d = a->d;
+    (me & 31 ? d->entry_rest : d->entry)(d, a, a->first + me);
+    park(a, s, me, DONE);
+  }
+}
+
+static void run_fibers(Arena *a, uint first, uint n) {
+  a->first = first;
+  a->nsimd = (n + 31) / 32;
+  a->nalive = n;
+  a->nbar = 0;
+  for (uint k = 0; k < a->nsimd; k++) {
+    Simd *s = &a->simd[k];
+    uint left = n - k * 32;
+    s->alive = s->ready = s->all = left >= 32 ? ~0u : (1u << left) - 1;
+    s->wait = s->bar = 0;
+    s->site0 = MIXED;
+    rejoin(s);
+  }
+  for (; a->started < n; a->started++) {
+    uint i = a->started;
+    // Stacks lie a multiple of 4 KiB apart: without this shift their hot lines would share one set of the L1 cache.
+    char *top = (char *)a + (HEADER + i + 1) * STACK - 1024 - (i * 5 % 64) * 64;
+    a->sp[i] = fresh_stack(top, fiber_main);
+  }
+  switch_stack(&a->scheduler_sp, a->sp[pick_lane(a, a->simd[0].ready)]);
+}
+
+MSL_INLINE uint smaller(uint a, uint b) { return a < b ? a : b; }
+static void run_threadgroup(Arena *a, const Dispatch *d, uint g) {
+  U3 id = {g % d->groups.x, g / d->groups.x % d->groups.y, g / d->groups.x / d->groups.y};
+  a->d = d;
+  a->group_id = id;
+  a->group = {smaller(d->grid_threads.x - id.x * d->group.x, d->group.x),
+              smaller(d->grid_threads.y - id.y * d->group.y, d->group.y),
+              smaller(d->grid_threads.z - id.z * d->group.z, d->group.z)};
+#ifdef MSL_CHECK
+  check_group(a, d, id);
+#endif
+  uint n = a->group.x * a->group.y * a->group.z;
+  if (d->level == 0) d->entry(d, a, 0);
+  else if (d->level == 2) run_fibers(a, 0, n);
+  else
+    for (uint t = 0; t < n; t += 32) run_fibers(a, t, smaller(n - t, 32));
+}
+
+static void work(Dispatch **list, uint count, Arena *a) {
+  for (uint i = 0; i < count; i++) {
+    Dispatch *d = list[i];
+    uint total = d->groups.x * d->groups.y * d->groups.z, mine = 0;
+    for (;;) {
+      uint g = __atomic_fetch_add(&d->next, d->chunk, __ATOMIC_RELAXED);
+      if (g >= total) break;
+      uint end = smaller(g + d->chunk, total);
+      for (; g < end; g++, mine++) run_threadgroup(a, d, g);
+    }
+    if (mine) __atomic_add_fetch(&d->done, mine, __ATOMIC_RELEASE);
+    spin_until([&] { return __atomic_load_n(&d->done, __ATOMIC_ACQUIRE) >= total; });
+  }
+}
+
+// The fiber stacks lie outside the range that Windows keeps for this thread; stack probes and exceptions look there.
+struct StackLimits {
+#if defined(_WIN32) && defined(__x86_64__)
+  uptr base, limit;
+  StackLimits(Arena *a) {
+    asm volatile("movq %%gs:8, %0\n\tmovq %%gs:16, %1" : "=r"(base), "=r"(limit));
+    set((uptr)a + ARENA, (uptr)a);
+  }
+  ~StackLimits() { set(base, limit); }
+  static void set(uptr base, uptr limit) {
+    asm volatile("movq %0, %%gs:8\n\tmovq %1, %%gs:16" ::"r"(base), "r"(limit) : "memory");
+  }
+#else
+  StackLimits(Arena *) {}
+#endif
+};
+
+MSL_INLINE bool has_room(ulong state) { return state & OPEN && (state & INSIDE) / ONE_INSIDE < (state >> 17 & 0x7fff); }
+}  // namespace msl
+
+MSL_EXPORT uint msl_pool_size() { return sizeof(msl::Pool); }
+MSL_EXPORT uint msl_dispatch_size() { return sizeof(msl::Dispatch); }
+MSL_EXPORT void msl_pool_init(msl::Pool *p) { make_lock(p->mutex, p->condition); }
+
+// Runs the list on the calling thread and up to `workers` others; returns when all of it is done.
+MSL_EXPORT void msl_run(msl::Pool *p, msl::Dispatch **list, uint count, uint workers, msl::Arena *a) {
+  using namespace msl;
+  bool parallel = false;
+  for (uint i = 0; i < count; i++) {
+    Dispatch *d = list[i];
+    uint total = d->groups.x * d->groups.y * d->groups.z, share = total / (8 * (workers + 1));
+    d->next = d->done = 0;
+    d->chunk = share < 1 ? 1 : share;
+    parallel |= total > 1;
+  }
+  StackLimits limits(a);
+  if (!workers || !parallel) {
+    work(list, count, a);
+    return;
+  }
+  p->list = list;
+  p->count = count;
+  ulong number = (p->state / ONE_LIST + 1) * ONE_LIST;
+  __atomic_store_n(&p->state, number | (ulong)workers << 17 | OPEN, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&p->sleeping, __ATOMIC_SEQ_CST)) {
+    lock(p->mutex);
+    wake_all(p->condition);
+    unlock(p->mutex);
+  }
+  work(list, count, a);
+  __atomic_and_fetch(&p->state, ~OPEN, __ATOMIC_ACQ_REL);
+  spin_until([&] { return !(__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) & INSIDE); });
+}
+
+// An OS thread's whole life as a worker: returns after msl_quit.
+MSL_EXPORT void msl_worker(msl::Pool *p, msl::Arena *a) {
+  using namespace msl;
+  StackLimits limits(a);
+  uint seen = 0;
+  auto news = [&] {
+    return (uint)(__atomic_load_n(&p->state, __ATOMIC_SEQ_CST) >> 32) != seen || __atomic_load_n(&p->quit, __ATOMIC_SEQ_CST);
+  };
+  for (;;) {
+    for (uint spins = 0; spins < 4000 && !news(); spins++) pause();  // a list often follows a list
+    if (!news()) {
+      lock(p->mutex);
+      __atomic_add_fetch(&p->sleeping, 1, __ATOMIC_SEQ_CST);
+      while (!news()) sleep_on(p->condition, p->mutex);
+      __atomic_sub_fetch(&p->sleeping, 1, __ATOMIC_SEQ_CST);
+      unlock(p->mutex);
+    }
+    if (__atomic_load_n(&p->quit, __ATOMIC_SEQ_CST)) return;
+    ulong state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
+    while (has_room(state)) {
+      if (__atomic_compare_exchange_n(&p->state, &state, state + ONE_INSIDE, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        work(p->list, p->count, a);
+        __atomic_sub_fetch(&p->state, ONE_INSIDE, __ATOMIC_ACQ_REL);
+        break;
+      }
+    }
+    seen = (uint)(state >> 32);
+  }
+}
+
+MSL_EXPORT void msl_quit(msl::Pool *p) {
+  lock(p->mutex);
+  __atomic_store_n(&p->quit, 1, __ATOMIC_SEQ_CST);
+  wake_all(p->condition);
+  unlock(p->mutex);
+}

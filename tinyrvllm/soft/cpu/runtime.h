@@ -1,0 +1,265 @@
+// Runs the threads of a threadgroup as fibers: simd operations, barriers, divergence.
+//
+// 1. Normally the lanes of a simdgroup run in the order 0, 1, ... last, each up to the same event (a simd operation, a
+//    barrier or the end). `site0` is that event; a lane that arrives just passes the turn to the next lane, and the last
+//    one computes the operation for all.
+// 2. A lane that meets another event makes its simdgroup MIXED: from then on it is scheduled by lane masks, until all
+//    its lanes wait at one place again. Of diverged lanes those first in the source go on first.
+// 3. An event is named by its source position (line * 256 + column), which __builtin_LINE() gives for free.
+#pragma once
+#include "fiber.h"
+
+#ifdef MSL_CHECK
+extern "C" __attribute__((visibility("hidden"))) void msl_check_access(const void *p, uint n, bool write);
+extern "C" __attribute__((visibility("hidden"))) void msl_check_var(uint offset, uint size);
+#define MSL_GAP 16  // undeclared bytes between threadgroup variables, to catch overruns
+#else
+MSL_INLINE void msl_check_access(const void *, uint, bool) {}
+MSL_INLINE void msl_check_var(uint, uint) {}
+#define MSL_GAP 0
+#endif
+
+namespace msl {
+struct U3 {
+  uint x, y, z;
+};
+
+// One dispatch of a command list. Filled by execute.py, whose cdef must agree.
+struct Arena;
+struct Dispatch;
+typedef void (*Entry)(const Dispatch *, Arena *, uint thread);
+struct Dispatch {
+  Entry entry;                   // for lane 0, and for all lanes where both are compiled alike
+  Entry entry_rest;              // for lanes 1..31
+  void *buffer[31];
+  ulong length[31];              // bytes from buffer[i] to the end of what is bound
+  uint tg_offset[31], tg_length[31];  // [[threadgroup(n)]] arguments inside the threadgroup's memory
+  U3 grid_threads, groups, group;     // threads of the grid, threadgroups of the grid, threads of a threadgroup
+  uint level;                    // 0: a plain loop; 1: simdgroups one by one; 2: all threads together
+  uint chunk;                    // threadgroups that an OS thread takes at a time
+  uint order;                    // checking mode: seed of the lane order, 0: ascending
+  void *reports;                 // checking mode: where findings go
+  uint next;                     // next threadgroup to take
+  char apart[60];                // the two counters in cache lines of their own
+  uint done;                     // threadgroups finished
+  char apart2[60];
+};
+
+enum : uint { FRESH = 0, BARRIER = 1u << 31, DONE = ~0u, MIXED = ~0u - 1 };
+struct Simd {
+  uint site0, last;               // the event that lanes before the running one are at; the last live lane
+  uint ready, wait, bar, alive;   // lane masks: runnable, at a simd operation, at a barrier, not returned
+  uint all;                       // alive at the start
+  uint site[32];
+  alignas(64) char slot[32 * 32], result[32 * 32];  // up to 32 bytes a lane: a shuffled float4 and its lane
+};
+struct Arena {
+  void *sp[MAX_THREADS];          // saved stack pointers
+  void *scheduler_sp;
+  const Dispatch *d;
+  U3 group_id, group;             // group: this threadgroup's size (smaller at the edges of dispatchThreads)
+  uint first;                      // thread index of fiber 0 (at level 1 one simdgroup runs at a time)
+  uint nsimd, nalive, nbar;
+  uint started;                   // stacks that have been laid out
+  uint rng;
+  void *check;                    // the checking mode's own state
+  Simd simd[MAX_THREADS / 32];
+  alignas(256) char memory[2 * THREADGROUP_BYTES];  // static variables (with gaps), then [[threadgroup(n)]] arguments
+};
+static_assert(sizeof(Arena) < HEADER * STACK, "");
+
+MSL_INLINE Arena *arena() { return (Arena *)(stack_pointer() & ~(ARENA - 1)); }
+MSL_INLINE uint thread_index() { return (uint)((stack_pointer() & (ARENA - 1)) / STACK) - (uint)HEADER; }
+
+#ifdef MSL_CHECK
+void check_diverged(const char *what, uint thread);  // in check.h
+void check_barrier(Arena *a);
+void check_simd(Arena *a, Simd *s);
+void check_simd_barrier(uint me);
+uint pick_lane(Arena *a, uint mask);
+#else
+MSL_INLINE uint pick_lane(Arena *, uint mask) { return (uint)__builtin_ctz(mask); }
+#endif
+
+MSL_INLINE void go(Arena *a, uint from, uint to) {
+  if (to != from) switch_stack(&a->sp[from], a->sp[to]);
+}
+
+// All live lanes are runnable: back to running in order, if they are 0..last.
+MSL_INLINE void rejoin(Simd *s) {
+#ifndef MSL_CHECK
+  if ((s->alive & (s->alive + 1)) == 0) {
+    s->site0 = FRESH;
+    s->last = (uint)__builtin_popcount(s->alive) - 1;
+  }
+#else
+  (void)s;
+#endif
+}
+
+// Diverged: the lanes at the operation that comes first in the source.
+MSL_INLINE uint first_in_source(const Simd *s) {
+  uint site = ~0u, mask = 0;
+  for (uint l = 0; l < 32; l++)
+    if (s->wait >> l & 1 && s->site[l] < site) site = s->site[l];
+  for (uint l = 0; l < 32; l++)
+    if (s->wait >> l & 1 && s->site[l] == site) mask |= 1u << l;
+  return mask;
+}
+
+MSL_INLINE void release_barrier(Arena *a) {
+#ifdef MSL_CHECK
+  check_barrier(a);
+#endif
+  for (uint i = 0; i < a->nsimd; i++) {
+    Simd *s = &a->simd[i];
+    s->ready = s->bar;
+    s->bar = 0;
+    if (s->ready) rejoin(s);
+  }
+  a->nbar = 0;
+}
+
+// No lane of the running simdgroup can go on: finds the next thread to run, releasing what waits.
+static MSL_NOINLINE void reschedule(Arena *a, uint me) {
+  if (a->nalive == 0) {
+    switch_stack(&a->sp[me], a->scheduler_sp);
+    return;
+  }
+  if (a->nbar == a->nalive) release_barrier(a);
+  uint k = me / 32;
+  for (uint j = 0; j < a->nsimd; j++, k = k + 1 == a->nsimd ? 0 : k + 1) {
+    Simd *s = &a->simd[k];
+    if (!s->ready && s->wait) {
+      uint mask = first_in_source(s);
+#ifdef MSL_CHECK
+      check_simd(a, s);
+#endif
+      s->ready = mask;  // they compute the operation among themselves, at the end of arrive()
+    }
+    if (s->ready) {
+      go(a, me, k * 32 + pick_lane(a, s->ready));
+      return;
+    }
+  }
+  __builtin_trap();
+}
+MSL_INLINE void next_lane(Arena *a, Simd *s, uint me) {
+  if (s->ready) go(a, me, (me & ~31u) + pick_lane(a, s->ready));
+  else reschedule(a, me);
+}
+
+// From running in order to lane masks.
+static MSL_NOINLINE void mix(Arena *a, Simd *s, uint me) {
+  uint l = me & 31, before = (1u << l) - 1, event = s->site0;
+  if (event == MIXED) return;
+  s->site0 = MIXED;
+  s->ready = s->alive & ~before;
+  s->wait = 0;
+  if (l == 0) return;
+  if (event == DONE) {
+    s->alive &= ~before;
+    a->nalive -= l;
+  } else if (event & BARRIER) {
+    s->bar = before;
+    a->nbar += l;
+  } else {
+    s->wait = before;
+  }
+  for (uint i = 0; i < l; i++) s->site[i] = event;
+}
+
+// True when all lanes before this one are at the same event.
+MSL_INLINE bool in_order(Simd *s, uint l, uint event) {
+  if (l == 0) {
+    if (s->site0 == MIXED) return false;
+    s->site0 = event;
+    return true;
+  }
+  return s->site0 == event;
+}
+
+template <class Op> static MSL_NOINLINE void resolve(Simd *s, uint mask) {
+  Op::run((const typename Op::In *)s->slot, (typename Op::Out *)s->result, mask);
+  s->ready = mask;
+  s->wait &= ~mask;
+}
+template <class Op> static MSL_NOINLINE void arrive_mixed(Arena *a, Simd *s, uint me, uint site) {
+  mix(a, s, me);
+  uint bit = 1u << (me & 31);
+  s->site[me & 31] = site;
+  s->ready &= ~bit;
+  s->wait |= bit;
+  if (!s->ready) {
+    bool same = s->wait == s->alive;
+    for (uint i = 0; i < 32; i++) same &= s->site[i] == site || !(s->alive >> i & 1);
+#ifdef MSL_CHECK
+    if (same && s->alive != s->all) check_simd(a, s);
+#endif
+    if (same) {
+      resolve<Op>(s, s->wait);
+      rejoin(s);
+    }
+  }
+  next_lane(a, s, me);
+}
+
+// A simdgroup operation. Each lane has parked its operand in s->slot and hands over; the last one runs Op for all.
+template <class Op> MSL_INLINE void arrive(Arena *a, Simd *s, uint me, uint site) {
+  uint l = me & 31;
+  if (__builtin_expect(in_order(s, l, site), 1)) {
+    if (l != s->last) {
+      switch_stack(&a->sp[me], a->sp[me + 1]);
+    } else {
+      Op::run((const typename Op::In *)s->slot, (typename Op::Out *)s->result, s->alive);
+      if (l) switch_stack(&a->sp[me], a->sp[me - l]);
+    }
+  } else {
+    arrive_mixed<Op>(a, s, me, site);
+  }
+  if (__builtin_expect(s->wait >> l & 1, 0)) resolve<Op>(s, s->ready);  // woken by reschedule's divergent case
+}
+
+// At a barrier or at the end: the last lane in order, or a mixed simdgroup.
+static MSL_NOINLINE void leave(Arena *a, Simd *s, uint me, uint event) {
+  uint l = me & 31, bit = 1u << l;
+  if (s->site0 == event) {
+    s->ready = 0;
+    if (event == DONE) {
+      a->nalive -= l + 1;
+      s->alive = 0;
+    } else {
+      s->bar = s->alive;
+      a->nbar += l + 1;
+    }
+    reschedule(a, me);
+    return;
+  }
+  mix(a, s, me);
+  s->ready &= ~bit;
+#ifdef MSL_CHECK
+  s->site[l] = event;
+  if (event == DONE && a->nbar) check_diverged("returned while others wait at a threadgroup_barrier", me);
+#endif
+  if (event == DONE) {
+    s->alive &= ~bit;
+    a->nalive--;
+  } else {
+    s->bar |= bit;
+    a->nbar++;
+  }
+  next_lane(a, s, me);
+}
+MSL_INLINE void park(Arena *a, Simd *s, uint me, uint event) {
+  if (__builtin_expect(in_order(s, me & 31, event) && (me & 31) != s->last, 1)) {
+    switch_stack(&a->sp[me], a->sp[me + 1]);
+  } else {
+    leave(a, s, me, event);
+  }
+}
+MSL_INLINE void barrier(uint site) {
+  Arena *a = arena();
+  uint me = thread_index();
+  park(a, &a->simd[me / 32], me, site | BARRIER);
+}
+}  // namespace msl

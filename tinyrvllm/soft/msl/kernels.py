@@ -1,0 +1,205 @@
+"""The kernels of a unit: names, parameters, limits, explicit instantiations."""
+
+import re
+from dataclasses import dataclass
+
+from tinyrvllm.soft.msl import attributes
+from tinyrvllm.soft.msl.attributes import Argument
+from tinyrvllm.soft.msl.declarations import Declaration
+from tinyrvllm.soft.msl.tokens import Tokens
+
+BUFFER_SLOTS = 31  # Apple's limit
+BUILTINS = frozenset(
+    """thread_position_in_grid threadgroup_position_in_grid thread_position_in_threadgroup
+    threads_per_threadgroup dispatch_threads_per_threadgroup threads_per_grid
+    threadgroups_per_grid thread_index_in_threadgroup simdgroup_index_in_threadgroup
+    thread_index_in_simdgroup threads_per_simdgroup thread_execution_width
+    simdgroups_per_threadgroup dispatch_simdgroups_per_threadgroup quadgroup_index_in_threadgroup
+    thread_index_in_quadgroup quadgroups_per_threadgroup grid_origin grid_size""".split()
+)
+# The return type of a kernel. The compiler must look into the body at once, which tells the size of
+# its threadgroup memory (entry.h) even where the kernel is a template.
+_DEDUCED = "decltype(auto)"
+_INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    name: str
+    kind: str  # "buffer", "threadgroup" or the built-in's attribute
+    index: int | None  # slot of a buffer or threadgroup argument
+    access: str | None  # buffers: "read" or "read_write"
+    type: str
+    function_constant: str | None = None  # present only where this constant is true
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    name: str  # what the host asks for
+    function: str  # its C++ expression, e.g. gemm<half, 4>
+    base: str  # the function's own name, for the call graph
+    params: tuple[Param, ...]
+    max_total_threads: int | None
+    place: tuple[str, int]  # file and line
+    frame: int  # number of its function's threadgroup memory (MSL_STATIC_BYTES)
+
+
+def collect(tokens: Tokens, declarations: list[Declaration]) -> list[Kernel]:
+    """All kernels that a host can ask for, their attributes blanked."""
+    kernels: list[Kernel] = []
+    templates: dict[str, Kernel] = {}
+    for d in declarations:
+        if d.kind == "function":
+            kernel = _kernel(tokens, d)
+            if kernel is not None and d.template:
+                templates[d.name] = kernel
+            elif kernel is not None:
+                kernels.append(kernel)
+        elif d.kind == "instantiation":
+            kernels += _instantiation(tokens, d, templates)
+    return kernels
+
+
+def _kernel(tokens: Tokens, d: Declaration) -> Kernel | None:
+    if not is_kernel(tokens, d):
+        return None
+    found = attributes.take(tokens, d.start, d.parameters[0])
+    found |= attributes.take(tokens, d.parameters[1], d.body[0])
+    for i in range(d.start, d.parameters[0]):
+        if tokens[i] == "void":
+            tokens[i] = _DEDUCED
+    limit = found.get("max_total_threads_per_threadgroup")
+    threads = None if limit is None else _integer(tokens, limit, "thread limit")
+    place = tokens.list[d.parameters[0] - 1]
+    return Kernel(
+        _host_name(found, d.name),
+        d.scope + d.name,
+        d.name,
+        _params(tokens, d),
+        threads,
+        (place.file, place.line),
+        d.start,
+    )
+
+
+def is_kernel(tokens: Tokens, d: Declaration) -> bool:
+    head = [tokens[i] for i in range(d.start, d.parameters[0])]
+    return "kernel" in head or _DEDUCED in head
+
+
+def _host_name(found: dict[str, Argument], name: str) -> str:
+    if "host_name" not in found:
+        return name
+    return "".join(re.findall(r'"([^"]*)"', found["host_name"].text))
+
+
+def _integer(tokens: Tokens, argument: Argument, what: str) -> int:
+    text = argument.text
+    if _INTEGER.fullmatch(text):
+        return int(text.rstrip("uUlL"), 0)
+    if re.fullmatch(r"[\d\s()+*-]+", text):
+        return int(eval(text))  # digits and arithmetic signs only
+    raise tokens.error(argument.position, f"{what} must be a literal integer, not '{text}'")
+
+
+def _instantiation(tokens: Tokens, d: Declaration, templates: dict[str, Kernel]) -> list[Kernel]:
+    """`template [[host_name("x")]] kernel void f<half>(...);`, also written with decltype."""
+    names = [i for i in range(d.start, d.end) if tokens[i] in templates and tokens[i + 1] == "<"]
+    if not names:
+        return []
+    base = templates[tokens[names[0]]]
+    arguments = tokens.text(names[0] + 1, tokens.after(names[0] + 1))
+    function = base.function + arguments
+    place = tokens.list[names[0]]
+    name = _host_name(attributes.take(tokens, d.start, d.end), function)
+    tokens.blank(d.start, d.end)
+    return [
+        Kernel(
+            name,
+            function,
+            base.base,
+            base.params,
+            base.max_total_threads,
+            (place.file, place.line),
+            base.frame,
+        )
+    ]
+
+
+def _params(tokens: Tokens, d: Declaration) -> tuple[Param, ...]:
+    params: list[Param] = []
+    for start, end in _split(tokens, d.parameters[0] + 1, d.parameters[1] - 1):
+        params.append(_param(tokens, start, end, params))
+    for kind in ("buffer", "threadgroup"):
+        slots = [p.index for p in params if p.kind == kind and p.function_constant is None]
+        for twice in sorted({s for s in slots if slots.count(s) > 1}, key=str):
+            raise tokens.error(
+                d.parameters[0], f"two parameters of kernel '{d.name}' have [[{kind}({twice})]]"
+            )
+    return tuple(params)
+
+
+def _split(tokens: Tokens, start: int, end: int) -> list[tuple[int, int]]:
+    """The ranges between the commas that stand in no bracket."""
+    out, i, begin = [], start, start
+    while i < end:
+        if tokens[i] in ("(", "[", "[[", "{") or (tokens[i] == "<" and tokens.kind(i - 1) == "name"):
+            i = tokens.after(i)
+            continue
+        if tokens[i] == ",":
+            out.append((begin, i))
+            begin = i + 1
+        i += 1
+    if begin < end:
+        out.append((begin, end))
+    return out
+
+
+def _param(tokens: Tokens, start: int, end: int, before: list[Param]) -> Param:
+    found = attributes.take(tokens, start, end)
+    left = [i for i in range(start, end) if tokens[i]]
+    name = tokens[left[-1]]
+    words = {tokens[i] for i in left}
+    ctype = tokens.text(start, left[-1])
+    condition = found.pop("function_constant", None)
+    presence = None if condition is None else condition.text
+    pointer = bool(words & {"*", "&"})
+    for attribute, argument in found.items():
+        if attribute in BUILTINS:
+            return Param(name, attribute, None, None, ctype, presence)
+        if attribute in ("buffer", "threadgroup"):
+            index = _integer(tokens, argument, f"'{attribute}' attribute index")
+            return _memory(tokens, start, Param(name, attribute, index, None, ctype, presence), words)
+        if attribute in ("maybe_unused", "align", "alignas"):
+            continue
+        raise tokens.error(
+            start, f"attribute '{attribute}' is not supported on a kernel parameter"
+        )
+    if pointer and words & {"device", "constant", "threadgroup"}:  # Metal numbers these itself
+        kind = "threadgroup" if "threadgroup" in words else "buffer"
+        taken = {p.index for p in before if p.kind == kind}
+        index = next(i for i in range(BUFFER_SLOTS + 1) if i not in taken)
+        return _memory(tokens, start, Param(name, kind, index, None, ctype, presence), words)
+    raise tokens.error(
+        start, f"kernel parameter '{name}' has no [[buffer(n)]] or built-in attribute"
+    )
+
+
+def _memory(tokens: Tokens, at: int, p: Param, words: set[str]) -> Param:
+    spaces = {"device", "constant"} if p.kind == "buffer" else {"threadgroup"}
+    if p.index is None or p.index >= BUFFER_SLOTS:
+        raise tokens.error(
+            at,
+            f"'{p.kind}' attribute parameter is out of bounds: must be between 0 and "
+            f"{BUFFER_SLOTS - 1}",
+        )
+    if not (words & spaces and words & {"*", "&"}):
+        raise tokens.error(
+            at,
+            f"invalid type '{p.type}' for {p.kind} parameter '{p.name}': it needs a pointer or "
+            f"reference in address space {' or '.join(sorted(spaces, reverse=True))}",
+        )
+    access = None
+    if p.kind == "buffer":
+        access = "read" if words & {"constant", "const"} else "read_write"
+    return Param(p.name, p.kind, p.index, access, p.type, p.function_constant)

@@ -1,0 +1,52 @@
+"""Metal source that went through the preprocessor -> C++ and what a host may know about it."""
+
+from dataclasses import dataclass
+
+from tinyrvllm.soft.msl import constants, declarations, kernels, spelling, threadgroup, unsupported
+from tinyrvllm.soft.msl.calls import CallGraph, Level
+from tinyrvllm.soft.msl.constants import FunctionConstant
+from tinyrvllm.soft.msl.kernels import Kernel
+from tinyrvllm.soft.msl.tokens import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUnit:
+    """A kernel with what its way of running depends on."""
+
+    kernel: Kernel
+    level: Level
+    matrices: bool  # uses simdgroup_matrix
+    constants: dict[int, FunctionConstant]  # those that it can reach
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    code: str  # C++, line by line where the Metal source was
+    kernels: dict[str, KernelUnit]  # host name -> kernel
+    constants: dict[int, FunctionConstant]  # all of the source
+    per_lane: bool  # thread_elements() is used: each lane holds its own part of a matrix
+
+
+def translate(preprocessed: str, filename: str) -> Unit:
+    """Raises MSLError for what is no Metal, and for Metal that this device does not run."""
+    tokens = Tokens(preprocessed, filename)
+    unsupported.words(tokens)
+    spelling.literals(tokens)
+    found = list(declarations.scan(tokens))
+    graph = CallGraph(tokens, found)
+    unsupported.recursion(tokens, found, graph)
+    function_constants = constants.collect(tokens, found)
+    per_lane = any(t.text == "thread_elements" for t in tokens.list)
+    listed = kernels.collect(tokens, found)
+    threadgroup.rewrite(tokens, found)
+    spelling.vectors(tokens)
+    units: dict[str, KernelUnit] = {}
+    for kernel in listed:
+        reached = graph.reached(kernel.base)
+        units[kernel.name] = KernelUnit(
+            kernel,
+            graph.level(kernel.base),
+            graph.uses_matrices(kernel.base),
+            {i: c for i, c in function_constants.items() if c.name in reached},
+        )
+    return Unit(tokens.source(), units, function_constants, per_lane)

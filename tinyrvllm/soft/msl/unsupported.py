@@ -1,0 +1,54 @@
+"""What this device, or Metal itself, does not run: an error that names it and its line."""
+
+import re
+
+from tinyrvllm.soft.msl.calls import CallGraph
+from tinyrvllm.soft.msl.declarations import Declaration
+from tinyrvllm.soft.msl.tokens import Tokens
+
+_NOT_METAL = frozenset(
+    "double new delete virtual dynamic_cast typeid throw try catch goto thread_local".split()
+)
+_NOT_HERE = {
+    "textures": r"texture(?:1d|2d|3d|cube|_buffer)\w*|depth(?:2d|cube)\w*",
+    "samplers": r"sampler",
+    "ray tracing": r"intersector|intersection_query|acceleration_structure|primitive_acceleration\w*",
+    "imageblocks": r"imageblock\w*|threadgroup_imageblock",
+    "visible function tables": r"visible_function_table|intersection_function_table",
+    "render pipelines": r"vertex|fragment|object_data|mesh|render_grid",
+}
+_NOT_HERE_PATTERN = re.compile("|".join(f"({p})" for p in _NOT_HERE.values()))
+
+
+def words(tokens: Tokens) -> None:
+    for i, token in enumerate(tokens.list):
+        if token.kind != "name":
+            continue
+        deleted = token.text == "delete" and tokens[i - 1] == "="
+        if token.text in _NOT_METAL and not deleted:
+            raise tokens.error(i, f"'{token.text}' is not supported in Metal")
+        match = _NOT_HERE_PATTERN.fullmatch(token.text)
+        if match and _is_used_as_metal(tokens, i, token.text):
+            what = list(_NOT_HERE)[(match.lastindex or 1) - 1]
+            raise tokens.error(
+                i, f"'{token.text}': {what} are not supported by the software device"
+            )
+
+
+def _is_used_as_metal(tokens: Tokens, i: int, word: str) -> bool:
+    """`texture2d<`, `sampler s`, `vertex V f(`; a variable may well be called `mesh`."""
+    if tokens[i - 1] in (".", "->", "::") and tokens[i - 2] != "metal":
+        return False
+    return tokens[i + 1] == "<" or tokens.kind(i + 1) == "name"
+
+
+def recursion(tokens: Tokens, declarations: list[Declaration], graph: CallGraph) -> None:
+    """Metal has no recursion. Overloads and templates that call their own name are none."""
+    functions = [d for d in declarations if d.kind == "function"]
+    names = [d.name for d in functions]
+    for d in functions:
+        if d.template or names.count(d.name) > 1:
+            continue
+        for i in range(*d.body):
+            if tokens[i] == d.name and tokens[i + 1] == "(" and tokens[i - 1] not in (".", "->"):
+                raise tokens.error(i, f"recursive call of '{d.name}' is not supported in Metal")
