@@ -1,15 +1,14 @@
 """The command line, as a user or a script meets it."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.tiny_models import write_model
@@ -168,17 +167,19 @@ def test_a_base_model_cannot_chat(capfd: pytest.CaptureFixture[str], tmp_path: P
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for a child process")
 def test_ctrl_c_keeps_what_was_generated(tiny: str) -> None:
+    arguments = ("--prompt", "Hello", "-n", "500", "--ignore-eos", "--temp", "0")
     process = subprocess.Popen(
-        command("--model", tiny, "--prompt", "Hello", "-n", "500", "--ignore-eos", "--seed", "1"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command("--model", tiny, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     first = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    rest, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert first
-    assert b"Traceback" not in err
+    assert err == b"\n"
+    params = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True)
+    whole = LLM(tiny, device="cpu").generate("Hello", params)[0].text
+    assert whole.startswith((first + rest).decode().removesuffix("\n"))
 
 
 def test_a_closed_pipe_ends_quietly(tiny: str) -> None:
@@ -214,7 +215,8 @@ def test_logits_of_some_rows_equal_those_of_all(tiny: str) -> None:
     ids = ids[:512]
     everything = llm.logits(ids)
     assert everything.shape == (512, llm.model.config.vocab_size)
-    assert (llm.logits(ids, [0, 300, 511]) == everything[[0, 300, 511]]).all()
+    # BLAS adds up in another order for another number of rows.
+    np.testing.assert_allclose(llm.logits(ids, [0, 300, 511]), everything[[0, 300, 511]], rtol=1e-4)
 
 
 @pytest.mark.real_model
