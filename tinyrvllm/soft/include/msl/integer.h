@@ -46,9 +46,11 @@ template <detail::Int T> MSL_INLINE T ctz(T x) {
 }
 template <detail::Int T> MSL_INLINE T reverse_bits(T x) { return __builtin_elementwise_bitreverse(x); }
 template <detail::Int T> MSL_INLINE T rotate(T x, T n) {
-  constexpr auto width = (detail::elem<detail::bits_t<T>>)(sizeof(detail::elem<T>) * 8);
-  auto u = detail::bits(x), k = detail::bits(n) & (detail::elem<detail::bits_t<T>>)(width - 1);
-  return __builtin_bit_cast(T, (detail::bits_t<T>)(u << k | u >> ((width - k) & (detail::elem<detail::bits_t<T>>)(width - 1))));
+  return detail::each<T>([](auto v, auto k) {
+    typedef decltype(v) U;
+    constexpr int width = sizeof(U) * 8;
+    return (U)(v << (k & (width - 1)) | v >> (-k & (width - 1)));
+  }, detail::bits(x), detail::bits(n));
 }
 // `bits` bits from bit `offset` on, sign-extended for signed types.
 template <detail::Int T> MSL_INLINE T extract_bits(T x, uint offset, uint bits) {

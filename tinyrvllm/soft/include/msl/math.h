@@ -21,10 +21,22 @@ template <class T> MSL_INLINE T narrow(wide_t<T> x) {
   else if constexpr (same<elem<T>, float>) return x;
   else return __builtin_convertvector(x, T);
 }
+// double -> half with one rounding: on the way, float is rounded to odd, which keeps what decides the second rounding.
+MSL_INLINE half half_of(double d) {
+  float f = (float)d;
+  uint u = __builtin_bit_cast(uint, f);
+  bool inexact = (double)f != d && d == d && !__builtin_isinf(f);
+  if (inexact && !(u & 1)) u += __builtin_fabs((double)f) < __builtin_fabs(d) ? 1 : -1;
+  return (half)__builtin_bit_cast(float, u);
+}
+template <class T> MSL_INLINE T narrowed(double d) {
+  if constexpr (same<T, half>) return half_of(d);
+  else return (T)d;
+}
 // a * b + c with one rounding. For half the product and sum are taken in double, where no case rounds twice.
 template <class T> MSL_INLINE T fused(T a, T b, T c) {
   if constexpr (same<elem<T>, float>) return __builtin_elementwise_fma(a, b, c);
-  else return each<T>([](half x, half y, half z) { return (half)__builtin_fma((double)x, (double)y, (double)z); }, a, b, c);
+  else return each<T>([](half x, half y, half z) { return half_of(__builtin_fma((double)x, (double)y, (double)z)); }, a, b, c);
 }
 MSL_INLINE float sin_of_half_turns(float x) {                      // sin(pi x): exact reduction to |r| <= 1/4 turns
   double r = __builtin_fmod((double)x, 2.0);
@@ -132,10 +144,10 @@ template <class T> MSL_INLINE T frexp(T x, with_elem<T, int> &e) {
   }
 }
 template <class T> MSL_INLINE T ldexp(T x, with_elem<T, int> e) {
-  if constexpr (size<T> == 1) return (T)__builtin_ldexp((double)x, e);      // double: one rounding, at the end
+  if constexpr (size<T> == 1) return narrowed<T>(__builtin_ldexp((double)x, e));   // one rounding, at the end
   else {
     T r;
-    for (int i = 0; i < size<T>; i++) r[i] = (elem<T>)__builtin_ldexp((double)x[i], e[i]);
+    for (int i = 0; i < size<T>; i++) r[i] = narrowed<elem<T>>(__builtin_ldexp((double)x[i], e[i]));
     return r;
   }
 }

@@ -30,8 +30,8 @@ struct os_log {
   template <class... A> void log_with_type(os_log_type type, detail::Format f, A... a) const {
     static const char *const names[] = {"default", "info", "debug", "error", "fault"};
     msl::Arena *arena = msl::arena();
-    uint tid = arena->tid0 + msl::thread_index();
-    printf("[%s] line %u, threadgroup (%u, %u, %u), thread %u: ", names[type], f.line, arena->tgid.x, arena->tgid.y, arena->tgid.z, tid);
+    uint tid = arena->first + msl::thread_index();
+    printf("[%s] line %u, threadgroup (%u, %u, %u), thread %u: ", names[type], f.line, arena->group_id.x, arena->group_id.y, arena->group_id.z, tid);
     printf(f.text, detail::printable(a)...);
     printf("\n");
     fflush(nullptr);
