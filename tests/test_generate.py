@@ -169,7 +169,8 @@ def test_a_base_model_cannot_chat(capfd: pytest.CaptureFixture[str], tmp_path: P
 def test_ctrl_c_keeps_what_was_generated(tiny: str) -> None:
     arguments = ("--prompt", "Hello", "-n", "500", "--ignore-eos", "--temp", "0")
     process = subprocess.Popen(
-        command("--model", tiny, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("--model", tiny, *arguments),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
     )
     assert process.stdout is not None
     first = process.stdout.read(1)
