@@ -40,7 +40,9 @@ WORD_SPLITS: Final[dict[str, tuple[str, ...]]] = {
     "deepseek-r1-qwen": (_QWEN2,),
 }
 # These keep a word that is a token whole without asking the merges, and begin a text with BOS.
-_LLAMA3_FAMILY: Final = frozenset(name for name, (first, *_) in WORD_SPLITS.items() if first is _LLAMA3)
+_LLAMA3_FAMILY: Final = frozenset(
+    name for name, (first, *_) in WORD_SPLITS.items() if first is _LLAMA3
+)
 
 # GPT-2's alphabet: a printable Latin-1 byte is itself, the others follow from U+0100 on.
 _PRINTABLE: Final = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -95,6 +95,8 @@ class ChatTemplate:
             raise TemplateError(
                 f"the model's chat template refuses these messages: {error}{advice}"
             ) from None
+        except BudgetError as error:
+            raise TemplateError(f"the model's chat template is stopped: {error}") from None
         except Exception as error:  # noqa: BLE001 - whatever Python's expressions can raise
             kind = type(error).__name__
             raise TemplateError(f"the model's chat template fails: {kind}: {error}") from None

@@ -77,13 +77,18 @@ class Tokenizer:
         self.eos_id = self._read_id(file, "eos", 2 if is_sentencepiece else None)
         self.unk_id = self._read_id(file, "unknown", 0 if is_sentencepiece else None)
         self.pad_id = self._read_id(file, "padding", None)
-        self._model = self._sentencepiece(file, ids) if is_sentencepiece else ByteLevelBPE(file, ids)
+        self._model = (
+            self._sentencepiece(file, ids) if is_sentencepiece else ByteLevelBPE(file, ids)
+        )
         self._prefix = ""
         if is_sentencepiece and file.get("tokenizer.ggml.add_space_prefix", bool, True):
             self._prefix = " "
         self.adds_bos = file.get("tokenizer.ggml.add_bos_token", bool, self._model.adds_bos)
         self.adds_eos = file.get("tokenizer.ggml.add_eos_token", bool, False)
-        for name, adds, id in (("bos", self.adds_bos, self.bos_id), ("eos", self.adds_eos, self.eos_id)):
+        for name, adds, id in (
+            ("bos", self.adds_bos, self.bos_id),
+            ("eos", self.adds_eos, self.eos_id),
+        ):
             if adds and id is None:
                 raise file.error(
                     f"the tokenizer adds {name.upper()} to every text, but the key "
@@ -91,9 +96,7 @@ class Tokenizer:
                 )
         self.eos_ids = self._end_of_generation(file, ids)
         # One that is a single character could not be told from a user's in `split_special`.
-        self._special_ids = [
-            id for id in self._longest_first(_SPECIAL) if len(self._texts[id]) > 1
-        ]
+        self._special_ids = [id for id in self._longest_first(_SPECIAL) if len(self._texts[id]) > 1]
         self._parsed_ids = self._longest_first((*_SPECIAL, TokenType.USER_DEFINED))
         self._user_defined_ids = self._longest_first((TokenType.USER_DEFINED,))
         self._strip_after = self._stripping_ids(file)
@@ -248,8 +251,8 @@ def _read_kinds(file: GGUFFile, texts: list[str]) -> list[int]:
     for id in np.flatnonzero(kinds == TokenType.BYTE).tolist():
         if not _BYTE_TOKEN.fullmatch(texts[id]):
             raise file.error(
-                f"token {id} of 'tokenizer.ggml.tokens' is a byte token by its type and must look "
-                f"like '<0x0A>', found {texts[id]!r}"
+                f"'tokenizer.ggml.token_type' says that token {id} is a byte, so it must look like "
+                f"'<0x0A>' in 'tokenizer.ggml.tokens', found {texts[id]!r}"
             )
     return kinds.tolist()
 
