@@ -12,15 +12,8 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from gguf.constants import GGMLQuantizationType
 
 from tests.tiny_models import write_gguf, write_model
-from tinyrvllm.model.gguf_file import (
-    MAX_ELEMENTS,
-    MAX_HEADER_BYTES,
-    MAX_KEYS,
-    MAX_TENSORS,
-    GGUFError,
-    GGUFFile,
-    StringArray,
-)
+from tinyrvllm.model.gguf_file import GGUFError, GGUFFile, StringArray
+from tinyrvllm.model.gguf_header import MAX_ELEMENTS, MAX_HEADER_BYTES, MAX_KEYS, MAX_TENSORS
 
 ARRAY, STRING = GGUFValueType.ARRAY, GGUFValueType.STRING
 HUGE = (1 << 64) - 1

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from tests.tiny_models import ARCHITECTURES, write_model
 from tinyrvllm.model import load
-from tinyrvllm.model.gguf_file import MAX_HEADER_BYTES, GGUFError, GGUFFile
+from tinyrvllm.model.gguf_file import GGUFError, GGUFFile
+from tinyrvllm.model.gguf_header import MAX_HEADER_BYTES
 
 # Numbers that a check may have forgotten: signs, wrap-arounds, limits.
 NASTY = [0, 1, 2, 3, 31, 33, 255, 1 << 16, 1 << 20, (1 << 24) + 1, (1 << 31) - 1, 1 << 31]

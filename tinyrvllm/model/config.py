@@ -13,12 +13,12 @@ from typing import Final, Literal
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 
+from tinyrvllm.model.config_keys import Keys
 from tinyrvllm.model.gguf_file import GGUFFile
 
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "lfm2")
 MAX_LAYERS: Final = 512  # llama.cpp's own limit
 MAX_HEAD_DIM: Final = 1024  # the largest known is 512
-MAX_INT: Final = (1 << 31) - 1  # sizes and positions are int32 on every device
 
 # Features of llama.cpp that we do not have: the one value that leaves each of them out.
 UNSUPPORTED: Final[dict[str, bool | int | float]] = {
@@ -93,7 +93,7 @@ class ModelConfig:
 
 def _read(file: GGUFFile) -> ModelConfig:
     arch = _architecture(file)
-    keys = _Keys(file, arch)
+    keys = Keys(file, arch)
     is_gemma = arch.startswith("gemma")
     num_layers = keys.positive("block_count", most=MAX_LAYERS)
     hidden_size = keys.positive("embedding_length")
@@ -148,58 +148,6 @@ def _read(file: GGUFFile) -> ModelConfig:
     )
 
 
-class _Keys:
-    """The keys of one architecture, read with the checks that a hyper-parameter needs."""
-
-    def __init__(self, file: GGUFFile, arch: str) -> None:
-        self.file = file
-        self.arch = arch
-
-    def positive(self, name: str, default: int | None = None, most: int = MAX_INT) -> int:
-        """An integer from 1 to `most`; an array is taken if all layers have the same."""
-        key = f"{self.arch}.{name}"
-        if isinstance(values := self.file.metadata.get(key), np.ndarray):
-            same = len(set(values.tolist())) == 1 and np.issubdtype(values.dtype, np.integer)
-            if not same:
-                raise self.file.error(f"the key {key!r} differs between layers: not supported")
-            value = int(values[0])
-        elif default is None:
-            value = self.file.get(key, int)
-        else:
-            value = self.file.get(key, int, default)
-        if not 1 <= value <= most:
-            raise self.file.error(f"the key {key!r} must be from 1 to {most}, found {value}")
-        return value
-
-    def per_layer(self, name: str, num_layers: int, default: int) -> list[int]:
-        """Integers of at least 0, one for each layer, from an array or one number for all."""
-        key = f"{self.arch}.{name}"
-        values = self.file.metadata.get(key)
-        if not isinstance(values, np.ndarray):
-            return [self.positive(name, default)] * num_layers
-        is_integer = np.issubdtype(values.dtype, np.integer)
-        if not is_integer or len(values) != num_layers or values.min() < 0:
-            raise self.file.error(
-                f"the key {key!r} must hold {num_layers} integers of at least 0, one for each "
-                f"layer; found {len(values)} of type {values.dtype}"
-            )
-        return values.tolist()
-
-    def real(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0."""
-        key = f"{self.arch}.{name}"
-        value = self.file.get(key, float) if default is None else self.file.get(key, float, default)
-        if not 0 < value < math.inf:
-            raise self.file.error(f"the key {key!r} must be finite and above 0, found {value}")
-        return value
-
-    def softcap(self, name: str, default: float) -> float | None:
-        """A finite number above 0; 0 stands for no cap."""
-        if self.file.get(f"{self.arch}.{name}", float, default) == 0:
-            return None
-        return self.real(name, default)
-
-
 def _architecture(file: GGUFFile) -> str:
     """The architecture, after checking that the file holds a whole model."""
     arch = file.get("general.architecture", str)
@@ -225,13 +173,13 @@ def _architecture(file: GGUFFile) -> str:
     return arch
 
 
-def _vocab_size(keys: _Keys) -> int:
+def _vocab_size(keys: Keys) -> int:
     """As many as the tokenizer has tokens; the key counts only where there is no tokenizer."""
     tokens = keys.file.metadata.get("tokenizer.ggml.tokens")
     return len(tokens) if isinstance(tokens, Sequence) else keys.positive("vocab_size")
 
 
-def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:
+def _head_dim(keys: Keys, hidden_size: int, num_heads: int) -> int:
     if hidden_size % num_heads and f"{keys.arch}.attention.key_length" not in keys.file.metadata:
         raise keys.file.error(
             f"{keys.arch}.embedding_length {hidden_size} is not a multiple of the {num_heads} of "
@@ -253,7 +201,7 @@ def _head_dim(keys: _Keys, hidden_size: int, num_heads: int) -> int:
 
 
 def _layer_kinds(
-    keys: _Keys, arch: str, kv_heads: list[int]
+    keys: Keys, arch: str, kv_heads: list[int]
 ) -> tuple[tuple[LayerKind, ...], int]:
     """(the kind of each layer, key-value heads of an attention layer). lfm2's 0 heads say conv."""
     different = set(kv_heads) - ({0} if arch == "lfm2" else set())
@@ -267,7 +215,7 @@ def _layer_kinds(
 
 
 def _sliding_window(
-    keys: _Keys, arch: str, kinds: tuple[LayerKind, ...]
+    keys: Keys, arch: str, kinds: tuple[LayerKind, ...]
 ) -> tuple[int | None, ...]:
     """Each layer's window. gemma2 alternates local and global; gemma3 has 5 local to 1 global."""
     key = "attention.sliding_window"
@@ -293,7 +241,7 @@ def _sliding_window(
 
 
 def _rope(
-    keys: _Keys, arch: str, window: tuple[int | None, ...]
+    keys: Keys, arch: str, window: tuple[int | None, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(RoPE's base, what positions are divided by) of each layer."""
     scaling = keys.file.get(f"{arch}.rope.scaling.type", str, "linear")
@@ -317,7 +265,7 @@ def _rope(
     )
 
 
-def _rope_freq_factors(keys: _Keys, base: float, head_dim: int) -> np.ndarray | None:
+def _rope_freq_factors(keys: Keys, base: float, head_dim: int) -> np.ndarray | None:
     """What Llama 3 divides its angles by: from a tensor, or from the metadata it is made of."""
     file = keys.file
     tensor = file.tensors.get("rope_freqs.weight")
