@@ -5,7 +5,7 @@
 
 import gc
 import mmap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import numpy as np
@@ -95,9 +95,9 @@ def _refuse(mtl: ModuleType, device: object) -> None:
         device.buffer(1 << 40)
     with pytest.raises(mtl.MetalError, match="starts on a page"):
         device.wrap(np.zeros(10000, np.uint8)[1:])
-    with device.buffer(16, "small") as small:
-        with pytest.raises(mtl.MetalError, match="inside its 16 bytes, found 5 x float32"):
-            small.numpy(np.float32, (5,))
+    small = device.buffer(16, "small")
+    with small, pytest.raises(mtl.MetalError, match="inside its 16 bytes, found 5 x float32"):
+        small.numpy(np.float32, (5,))
     with pytest.raises(mtl.MetalError, match="'small' is closed"):
         small.numpy()
     with pytest.raises(ZeroDivisionError), device.commands() as commands, commands.encoder():
@@ -106,9 +106,9 @@ def _refuse(mtl: ModuleType, device: object) -> None:
 
 
 def _dispatch(device: object, pipeline: object, *arguments: object, **named: object) -> None:
-    with device.buffer(64) as out, device.commands("one") as commands:
-        with commands.encoder() as encoder:
-            encoder.dispatch(pipeline, *arguments, buffers=[out], **named)
+    out = device.buffer(64)
+    with out, device.commands("one") as commands, commands.encoder() as encoder:
+        encoder.dispatch(pipeline, *arguments, buffers=[out], **named)
 
 
 def _late(mtl: ModuleType, device: object) -> None:
@@ -131,22 +131,17 @@ def _late(mtl: ModuleType, device: object) -> None:
 
 def _thread(device: object) -> None:
     """A worker thread needs no pool of its own."""
-    failures: list[BaseException] = []
+    pipeline = device.library_from_source(SOURCE, "fake.metal").pipeline("geometry")
 
-    def work() -> None:
-        try:
-            with device.buffer(64) as b, device.commands() as commands:
-                with commands.encoder() as encoder:
-                    pipeline = device.library_from_source(SOURCE, "thread").pipeline("geometry")
-                    encoder.dispatch(pipeline, (1, 1, 1), (1, 1, 1), [(b, 0)])
-        except BaseException as failure:
-            failures.append(failure)
+    def work() -> list[int]:
+        out = device.buffer(64)
+        with out, device.commands() as commands, commands.encoder() as encoder:
+            encoder.dispatch(pipeline, (1, 1, 1), (9, 1, 1), [out])
+            commands.device.buffer(4, "made while encoding")
+        return [commands.dispatches]
 
-    device.library_from_source(SOURCE, "thread")
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == [1]
 
 
 def _lifetimes(mtl: ModuleType, device: object, runtime: objc_double.SoftRuntime) -> None:
@@ -160,10 +155,10 @@ def _lifetimes(mtl: ModuleType, device: object, runtime: objc_double.SoftRuntime
     assert len(runtime.live()) == alive
     objects = len(runtime._objects)
     for _ in range(3):
-        with device.buffer(64) as out, device.commands("loop") as commands:
-            with commands.encoder() as encoder:
-                pipeline = device.library_from_source(SOURCE, "fake.metal").pipeline("geometry")
-                encoder.dispatch(pipeline, (1, 1, 1), (1, 1, 1), [out])
+        out = device.buffer(64)
+        with out, device.commands("loop") as commands, commands.encoder() as encoder:
+            pipeline = device.library_from_source(SOURCE, "fake.metal").pipeline("geometry")
+            encoder.dispatch(pipeline, (1, 1, 1), (1, 1, 1), [out])
     assert len(runtime._objects) == objects, "objects grow with the number of command buffers"
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tests.soft.fake_engine import SOURCE, FakeEngine
-from tinyrvllm.mtl.api import ffi, table
+from tinyrvllm.mtl.api import ffi
 from tinyrvllm.mtl.objc import ObjC
 from tinyrvllm.soft import objc_double
+from tinyrvllm.soft.objc_double.signatures import signatures
 
 GROUPS, THREADS = (4, 1, 1), (32, 1, 1)
 
@@ -32,9 +33,8 @@ class Host:
 
     def __call__(self, message: str, receiver: Any, *arguments: Any) -> Any:
         """Sends "Owner selector"."""
-        owner, _, selector = message.partition(" ")
-        method = table()[owner, selector]
-        bound = self.runtime.bind(selector, method.returns, method.arguments)
+        signature = signatures()[message.partition(" ")[2]]
+        bound = self.runtime.bind(signature.selector, signature.returns, signature.arguments)
         return bound(receiver, *arguments)
 
     def raw(self, selector: str, returns: str, arguments: str, receiver: Any, *values: Any) -> Any:

@@ -6,13 +6,14 @@
             encoder.dispatch(double, groups=(4, 1, 1), threads=(64, 1, 1), buffers=[x])
         print(x.numpy(np.float32))
 
-Read api.py, objc.py, apple.py, then device.py, buffer.py, library.py, command.py.
+Read api.py, objc.py, apple.py, then device.py, buffer.py, library.py, command.py, indirect.py.
 """
 
 from .api import MetalError
 from .buffer import Buffer
 from .command import Commands, Encoder
 from .device import Device, Limits, open_device
+from .indirect import IndirectCommands, ResidencySet
 from .library import Library, Pipeline
 
 __all__ = [
@@ -20,9 +21,11 @@ __all__ = [
     "Commands",
     "Device",
     "Encoder",
+    "IndirectCommands",
     "Library",
     "Limits",
     "MetalError",
     "Pipeline",
+    "ResidencySet",
     "open_device",
 ]

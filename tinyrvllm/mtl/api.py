@@ -116,7 +116,7 @@ def declare(**messages: str) -> dict[str, Method]:
 
 
 def version(text: str) -> tuple[int, int]:
-    """"10.15" -> (10, 15)."""
+    """ "10.15" -> (10, 15)."""
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)
 

@@ -3,7 +3,7 @@
 objc_msgSend has no type of its own: it jumps to the method, so it must be called exactly as that
 method's C function would be. It is therefore cast to one non-variadic type for each signature (on
 arm64 variadic arguments travel differently, and a variadic call would crash).
-https://developer.apple.com/documentation/apple-silicon/addressing-architectural-differences-in-your-macos-code
+See "Addressing architectural differences in your macOS code" in Apple's documentation.
 """
 
 import platform
@@ -64,17 +64,13 @@ class AppleRuntime:
     def _translated(self) -> bool:
         translated, size = ffi.new("int *"), ffi.new("size_t *", ffi.sizeof("int"))
         system = ffi.dlopen(None)
-        found = system.sysctlbyname(
-            b"sysctl.proc_translated", translated, size, ffi.NULL, 0
-        )
+        found = system.sysctlbyname(b"sysctl.proc_translated", translated, size, ffi.NULL, 0)
         return found == 0 and translated[0] == 1
 
     def class_named(self, name: str) -> Any:
         return self._objc.objc_getClass(name.encode())
 
-    def bind(
-        self, selector: str, returns: str, arguments: tuple[str, ...]
-    ) -> Callable[..., Any]:
+    def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
         signature = ", ".join(["id", "SEL", *(C_TYPES[letter] for letter in arguments)])
         # On Intel a struct of more than 16 bytes comes back through a hidden pointer.
         stret = self._intel and returns in ("{QQQ}", "{qqq}")

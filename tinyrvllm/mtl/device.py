@@ -75,7 +75,7 @@ class Device(Owned):
         self.queue = Owned(self.objc, send.new_queue(self.handle))
         self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
         self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None
-        self._libraries: dict[tuple[str, str], Library] = {}
+        self._libraries: dict[str | tuple[str, str], Library] = {}
 
     # ---- memory
 
@@ -110,13 +110,17 @@ class Device(Owned):
 
         Compiled once for each device. Raises MetalError with the compiler's diagnostics.
         """
-        path = Path(shader)
-        if path.suffix != ".metal":
-            path = SHADERS / f"{shader}.metal"
-        return self.library_from_source(splice(path), name=path.stem)
+        key = str(shader)
+        if key not in self._libraries:
+            path = Path(shader) if key.endswith(".metal") else SHADERS / f"{shader}.metal"
+            self._libraries[key] = Library(self, splice(path), path.name)
+        return self._libraries[key]
 
     def library_from_source(self, source: str, name: str = "program_source") -> Library:
-        """The library of a text with no #include of its own files. Cached like `library`."""
+        """The library of a text with no #include of its own files. Cached like `library`.
+
+        name: what diagnostics call the text.
+        """
         key = (name, source)
         if key not in self._libraries:
             self._libraries[key] = Library(self, source, name)

@@ -39,9 +39,7 @@ MESSAGES = declare(
     constant_named="MTLFunctionConstantValues setConstantValue:type:withName:",
     set_function="MTLComputePipelineDescriptor setComputeFunction:",
     set_indirect="MTLComputePipelineDescriptor setSupportIndirectCommandBuffers:",
-    new_pipeline=(
-        "MTLDevice newComputePipelineStateWithDescriptor:options:reflection:error:"
-    ),
+    new_pipeline=("MTLDevice newComputePipelineStateWithDescriptor:options:reflection:error:"),
     max_threads="MTLComputePipelineState maxTotalThreadsPerThreadgroup",
     simd_width="MTLComputePipelineState threadExecutionWidth",
     threadgroup_memory="MTLComputePipelineState staticThreadgroupMemoryLength",
@@ -170,9 +168,11 @@ class Library(Owned):
         indirect: may be recorded into an indirect command buffer. Raises MetalError when there is
         no such kernel, a constant is missing or has the wrong type, or the device refuses.
         """
-        values = {key: typed_constant(value) for key, value in (constants or {}).items()}
-        key = (name, indirect, *((k, v.dtype.name, v.tobytes()) for k, v in values.items()))
+        given = (constants or {}).items()
+        # with the type: 1, 1.0 and True are the same key of a dict, and different constants
+        key = (name, indirect, *((constant, type(value), value) for constant, value in given))
         if key not in self._pipelines:
+            values = {constant: typed_constant(value) for constant, value in given}
             self._pipelines[key] = self._build(name, values, indirect)
         return self._pipelines[key]
 

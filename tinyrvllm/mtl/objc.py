@@ -19,7 +19,6 @@ MESSAGES = declare(
     release="NSObject release",
     string="NSString stringWithUTF8String:",
     utf8="NSString UTF8String",
-    error_code="NSError code",
     error_text="NSError localizedDescription",
     process_info="NSProcessInfo processInfo",
     os_version="NSProcessInfo operatingSystemVersion",
@@ -33,9 +32,7 @@ class Runtime(Protocol):
 
     def class_named(self, name: str) -> Handle: ...
 
-    def bind(
-        self, selector: str, returns: str, arguments: tuple[str, ...]
-    ) -> Callable[..., Any]:
+    def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
         """A callable `send(receiver, *arguments)`. A message to nil does nothing, returns 0."""
 
     def push_pool(self) -> Any: ...
@@ -97,7 +94,7 @@ class ObjC:
         """Metal's own words for an NSError."""
         if not error:
             return "Metal gave no reason (nil NSError)"
-        return f"{self.text(self.send.error_text(error))} (code {self.send.error_code(error)})"
+        return self.text(self.send.error_text(error))
 
     def new(self, class_name: str) -> Handle:
         """An object of a class, owned by the caller."""

@@ -4,13 +4,21 @@
     runtime("soft:check")  the same with every check on
 
 The program's messages arrive by selector with C-typed arguments, as on a Mac. Read runtime.py
-(what Objective-C does), then metal_device.py, metal_library.py and metal_commands.py.
+(what Objective-C does), then the metal_*.py: device, library, commands, encoder, indirect.
 """
 
 from .engine import CompileError, CpuEngine, Engine, Memory, Run
 from .foundation import NSArray, NSError, NSProcessInfo, NSString
-from .metal_commands import MTLCommandBuffer, MTLCommandQueue, MTLComputeCommandEncoder
+from .metal_commands import MTLCommandBuffer, MTLCommandQueue
 from .metal_device import Machine, MTLBuffer, MTLDevice, SoftRuntime
+from .metal_encoder import MTLComputeCommandEncoder
+from .metal_indirect import (
+    MTLIndirectCommandBuffer,
+    MTLIndirectCommandBufferDescriptor,
+    MTLIndirectComputeCommand,
+    MTLResidencySet,
+    MTLResidencySetDescriptor,
+)
 from .metal_library import (
     MTLCompileOptions,
     MTLComputePipelineDescriptor,
@@ -39,7 +47,9 @@ CLASSES: dict[str, type[ObjCObject]] = {
     for cls in (
         NSArray, NSError, NSProcessInfo, NSString, MTLBuffer, MTLCommandBuffer, MTLCommandQueue,
         MTLCompileOptions, MTLComputeCommandEncoder, MTLComputePipelineDescriptor,
-        MTLComputePipelineState, MTLDevice, MTLFunction, MTLFunctionConstantValues, MTLLibrary,
+        MTLComputePipelineState, MTLDevice, MTLFunction, MTLFunctionConstantValues,
+        MTLIndirectCommandBuffer, MTLIndirectCommandBufferDescriptor, MTLIndirectComputeCommand,
+        MTLLibrary, MTLResidencySet, MTLResidencySetDescriptor,
     )
 }  # fmt: skip
 

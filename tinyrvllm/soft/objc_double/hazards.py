@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .metal_commands import Bindings
+    from .bindings import Bindings
     from .metal_device import MTLBuffer
 
 

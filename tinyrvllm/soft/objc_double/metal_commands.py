@@ -1,4 +1,4 @@
-"""MTLCommandQueue, MTLCommandBuffer, MTLComputeCommandEncoder: recording, and running late.
+"""MTLCommandQueue and MTLCommandBuffer: work is recorded, committed, and run late.
 
 Work runs when the program waits, never before: a program that looks too early sees old bytes here
 every time, and not only when it is unlucky.
@@ -6,92 +6,18 @@ every time, and not only when it is unlucky.
 
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
-from .engine import Memory, Run, Size
+from .engine import Memory, Run
 from .foundation import NSError
 from .hazards import Hazards
 from .metal_device import MTLBuffer, SoftObject
-from .metal_library import MTLComputePipelineState
 from .runtime import DoubleRuntime, ObjCObject, message
 from .signatures import ObjCError, ffi
 
 NOT_ENQUEUED, COMMITTED, COMPLETED, ERROR = 0, 2, 4, 5  # MTLCommandBufferStatus
 MAX_IN_FLIGHT = 64  # command buffers of one queue
-SLOTS = 31  # buffer and threadgroup arguments each
-MAX_BYTES = 4096  # of setBytes
 CONSTANTS = 65536  # bytes of constants that a command buffer allocates at a time
-
-
-@dataclass
-class Bindings:
-    """What the next dispatch of an encoder gets."""
-
-    pipeline: MTLComputePipelineState | None = None
-    buffers: dict[int, tuple[MTLBuffer | None, int, int]] = field(default_factory=dict)
-    threadgroup_memory: dict[int, int] = field(default_factory=dict)
-
-    def bind(self, where: object, buffer: MTLBuffer | None, offset: int, slot: int) -> None:
-        """Binds a buffer from an offset on. Raises ObjCError for a bad slot or offset."""
-        if not 0 <= slot < SLOTS:
-            raise ObjCError(f"{where}: buffer slot {slot}; there are slots 0 to {SLOTS - 1}")
-        if buffer is None:
-            self.buffers.pop(slot, None)
-            return
-        if offset >= buffer.nbytes:
-            raise ObjCError(
-                f"{where}: offset {offset} at slot {slot} is not inside {buffer}; were offset and "
-                "index swapped?"
-            )
-        self.buffers[slot] = (buffer, buffer.address + offset, buffer.nbytes - offset)
-
-    def set_threadgroup_memory(self, where: object, nbytes: int, index: int) -> None:
-        """Sizes a [[threadgroup(index)]] argument. Raises ObjCError for a bad size."""
-        if not 0 <= index < SLOTS:
-            raise ObjCError(f"{where}: threadgroup argument {index}; there are 0 to {SLOTS - 1}")
-        if nbytes % 16:
-            raise ObjCError(
-                f"{where}: {nbytes} bytes of threadgroup memory at index {index}; Metal wants a "
-                "multiple of 16: round up"
-            )
-        self.threadgroup_memory[index] = nbytes
-
-    def run(self, where: object, groups: Size, threads: Size, limit: int) -> Run:
-        """One dispatch. Raises ObjCError for what Metal would reject, drop or crash on."""
-        if self.pipeline is None:
-            raise ObjCError(f"{where}: dispatch with no pipeline; send setComputePipelineState:")
-        name = self.pipeline.label
-        count = threads[0] * threads[1] * threads[2]
-        if not 0 < count <= self.pipeline.thread_limit:
-            raise ObjCError(
-                f"{where}, kernel {name!r}: {threads} = {count} threads in a threadgroup; this pipeline allows 1 to "
-                f"{self.pipeline.thread_limit} (Metal drops such a dispatch silently)"
-            )
-        total = self.pipeline.kernel.static_threadgroup_bytes
-        buffers = {}
-        for parameter in self.pipeline.params:
-            if parameter.kind == "buffer":
-                if parameter.index not in self.buffers:
-                    raise ObjCError(
-                        f"{where}, kernel {name!r}: argument {parameter.name!r} at buffer({parameter.index}) is not "
-                        "bound; bind a buffer or bytes to that slot"
-                    )
-                buffers[parameter.index] = self.buffers[parameter.index][1:]
-            elif parameter.kind == "threadgroup":
-                if parameter.index not in self.threadgroup_memory:
-                    raise ObjCError(
-                        f"{where}, kernel {name!r}: threadgroup({parameter.index}) {parameter.name!r} has no length"
-                    )
-                total += self.threadgroup_memory[parameter.index]
-        if total > limit:
-            raise ObjCError(
-                f"{where}, kernel {name!r}: {total} bytes of threadgroup memory, static and dynamic; the device "
-                f"has {limit}"
-            )
-        grid = (groups[0] * threads[0], groups[1] * threads[1], groups[2] * threads[2])
-        memory = dict(self.threadgroup_memory)
-        return Run(self.pipeline.kernel, name, buffers, grid, threads, memory)
 
 
 class MTLCommandQueue(SoftObject):
@@ -103,6 +29,7 @@ class MTLCommandQueue(SoftObject):
         self.committed: list[MTLCommandBuffer] = []
         self.running = threading.Lock()
         self.residency_sets: list[Any] = []
+        self.spare_constants: list[Memory] = []  # of finished command buffers, to be used again
 
     @message("commandBuffer")
     def command_buffer(self) -> ObjCObject:
@@ -142,7 +69,7 @@ class MTLCommandBuffer(SoftObject):
         self.queue, self.retains = queue, retains
         self.status_now = NOT_ENQUEUED
         self.waited = False
-        self.encoder: MTLComputeCommandEncoder | None = None
+        self.encoder: Any = None  # the last one made
         self.runs: list[Run] = []
         self.hazards: list[Hazards] = []
         self.buffers: set[MTLBuffer] = set()
@@ -171,7 +98,7 @@ class MTLCommandBuffer(SoftObject):
             raise ObjCError(f"{self}: encoding after commit; make a new command buffer")
         if self.encoder is not None and not self.encoder.ended:
             raise ObjCError(f"{self} has an open encoder; end it before you make another")
-        self.encoder = MTLComputeCommandEncoder(self.runtime, self, concurrent=kind == 1)
+        self.encoder = self.new_object("MTLComputeCommandEncoder", self, kind == 1)
         return self.encoder.autorelease()
 
     @message("commit")
@@ -243,7 +170,8 @@ class MTLCommandBuffer(SoftObject):
     def constants(self, pointer: Any, nbytes: int) -> int:
         """Copies bytes of the program; the address is the engine's to read until it has run."""
         if self._constants_used + nbytes > CONSTANTS:
-            self._constants.append(self.soft.engine.allocate(CONSTANTS))
+            spare = self.queue.spare_constants
+            self._constants.append(spare.pop() if spare else self.soft.engine.allocate(CONSTANTS))
             self._constants_used = 0
         address = self._constants[-1].address + self._constants_used
         ffi.memmove(ffi.cast("void *", address), pointer, nbytes)
@@ -252,149 +180,4 @@ class MTLCommandBuffer(SoftObject):
 
     def dealloc(self) -> None:
         self.queue.unfinished -= 1
-
-
-class MTLComputeCommandEncoder(SoftObject):
-    """Records dispatches into a command buffer."""
-
-    owners = ("MTLComputeCommandEncoder", "MTLCommandEncoder")
-
-    def __init__(
-        self, runtime: DoubleRuntime, commands: MTLCommandBuffer, concurrent: bool
-    ) -> None:
-        super().__init__(runtime)
-        self.hold(commands)
-        self.commands, self.concurrent = commands, concurrent
-        self.ended = False
-        self.bindings = Bindings()
-        self.used: set[MTLBuffer] = set()  # announced by useResources
-        self.hazards = Hazards()
-        if concurrent and self.soft.check:
-            commands.hazards.append(self.hazards)
-
-    def __str__(self) -> str:
-        return f"{self.commands}, dispatch {len(self.commands.runs)}"
-
-    def _open(self, doing: str) -> None:
-        if self.ended:
-            raise ObjCError(f"{self}: {doing} after endEncoding; make a new encoder")
-
-    @message("setComputePipelineState:")
-    def set_pipeline(self, pipeline: Any) -> None:
-        self._open("setComputePipelineState:")
-        state = self.runtime.object(pipeline)
-        if not isinstance(state, MTLComputePipelineState):
-            raise ObjCError(f"{self}: expected a compute pipeline, found {state}")
-        if state is not self.bindings.pipeline:
-            self.bindings.pipeline = state
-            self.commands.hold(state)
-
-    @message("setBuffer:offset:atIndex:")
-    def set_buffer(self, handle: Any, offset: int, slot: int) -> None:
-        self._open("setBuffer:offset:atIndex:")
-        buffer = self.runtime.object(handle)
-        if buffer is not None and not isinstance(buffer, MTLBuffer):
-            raise ObjCError(f"{self}: slot {slot} expected a buffer, found {buffer}")
-        self.bindings.bind(self, buffer, offset, slot)
-        if buffer is not None:
-            self.commands.use(buffer)
-
-    @message("setBuffers:offsets:withRange:")
-    def set_buffers(self, handles: Any, offsets: Any, places: Any) -> None:
-        for i in range(places.length):
-            self.set_buffer(handles[i], offsets[i], places.location + i)
-
-    @message("setBufferOffset:atIndex:")
-    def set_offset(self, offset: int, slot: int) -> None:
-        self._open("setBufferOffset:atIndex:")
-        if slot not in self.bindings.buffers:
-            raise ObjCError(f"{self}: no buffer at slot {slot} whose offset could change")
-        self.bindings.bind(self, self.bindings.buffers[slot][0], offset, slot)
-
-    @message("setBytes:length:atIndex:")
-    def set_bytes(self, pointer: Any, nbytes: int, slot: int) -> None:
-        self._open("setBytes:length:atIndex:")
-        if not 0 < nbytes <= MAX_BYTES or not 0 <= slot < SLOTS:
-            raise ObjCError(
-                f"{self}: setBytes of {nbytes} bytes at slot {slot}; expected 1 to "
-                f"{MAX_BYTES} bytes at slots 0 to {SLOTS - 1}: put more into a buffer"
-            )
-        self.bindings.buffers[slot] = (None, self.commands.constants(pointer, nbytes), nbytes)
-
-    @message("setThreadgroupMemoryLength:atIndex:")
-    def set_threadgroup_memory(self, nbytes: int, index: int) -> None:
-        self._open("setThreadgroupMemoryLength:atIndex:")
-        self.bindings.set_threadgroup_memory(self, nbytes, index)
-
-    @message("dispatchThreadgroups:threadsPerThreadgroup:")
-    def dispatch_groups(self, groups: Any, threads: Any) -> None:
-        self._open("dispatchThreadgroups:threadsPerThreadgroup:")
-        self.record(self.bindings, size(groups), size(threads))
-
-    @message("dispatchThreads:threadsPerThreadgroup:")
-    def dispatch_threads(self, grid: Any, threads: Any) -> None:
-        self._open("dispatchThreads:threadsPerThreadgroup:")
-        self.record(self.bindings, (1, 1, 1), size(threads), size(grid))
-
-    def record(
-        self, bindings: Bindings, groups: Size, threads: Size, grid: Size | None = None
-    ) -> None:
-        """Adds one dispatch, of this encoder or of an indirect command buffer."""
-        limit = self.soft.machine.max_threadgroup_memory
-        if 0 in groups and 0 in threads and bindings.pipeline is not None:
-            return  # an empty dispatch only sets the pipeline
-        run = bindings.run(self, groups, threads, limit)
-        run.grid = grid or run.grid
-        if self.concurrent and self.soft.check:
-            self.hazards.add(run.name, bindings)
-        if 0 not in run.grid:
-            self.commands.runs.append(run)
-
-    @message("memoryBarrierWithScope:")
-    def barrier(self, scope: int) -> None:
-        self._open("memoryBarrierWithScope:")
-        if scope & 1:  # MTLBarrierScopeBuffers
-            self.hazards.barrier(None)
-
-    @message("memoryBarrierWithResources:count:")
-    def barrier_on(self, handles: Any, count: int) -> None:
-        self._open("memoryBarrierWithResources:count:")
-        self.hazards.barrier({self.runtime.object(handles[i]) for i in range(count)})
-
-    @message("useResource:usage:")
-    def use_resource(self, handle: Any, usage: int) -> None:
-        self._open("useResource:usage:")
-        buffer = self.runtime.object(handle)
-        self.used.add(buffer)
-        self.commands.use(buffer)
-
-    @message("useResources:count:usage:")
-    def use_resources(self, handles: Any, count: int, usage: int) -> None:
-        for i in range(count):
-            self.use_resource(handles[i], usage)
-
-    @message("executeCommandsInBuffer:withRange:")
-    def execute(self, indirect: Any, places: Any) -> None:
-        self._open("executeCommandsInBuffer:withRange:")
-        self.runtime.object(indirect).execute(self, places.location, places.length)
-
-    @message("setLabel:")
-    def set_label(self, label: Any) -> None:
-        self.label = self.runtime.object(label).text
-
-    @message("endEncoding")
-    def end(self) -> None:
-        self._open("endEncoding")
-        self.ended = True
-
-    def dealloc(self) -> None:
-        if not self.ended:
-            raise ObjCError(
-                f"an encoder of {self.commands} was released without endEncoding (Metal aborts "
-                "the process); send it in a finally block"
-            )
-
-
-def size(value: Any) -> Size:
-    """An MTLSize as a tuple."""
-    return (value.width, value.height, value.depth)
+        self.queue.spare_constants += self._constants

@@ -10,6 +10,8 @@ from .runtime import DoubleRuntime, ObjCObject, message
 from .signatures import ObjCError, ffi
 
 STORAGE_SHARED, STORAGE_PRIVATE = 0, 2
+
+
 @dataclass
 class Machine:
     """The Apple GPU whose limits the double keeps: by default an M3 or M4 with 16 GB."""

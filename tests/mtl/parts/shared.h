@@ -1,0 +1,2 @@
+#pragma once
+inline float twice(float x) { return 2 * x; }

@@ -1,0 +1,66 @@
+"""Recorded dispatches, on every device."""
+
+import numpy as np
+import pytest
+
+from tests.mtl.test_bridge import KERNELS
+from tests.soft.fake_engine import SOURCE, FakeEngine
+from tinyrvllm import mtl
+from tinyrvllm.soft import objc_double
+
+
+def test_replay(device: mtl.Device) -> None:
+    """Each replay doubles y ten times over: ten dispatches, each after the one before."""
+    pipeline = device.library(KERNELS).pipeline("vector_add", indirect=True)
+    n = np.array([40], np.uint32)
+    with (
+        device.from_numpy(np.ones(40, np.float32), "y") as y,
+        device.from_numpy(n, "n") as count,
+        mtl.IndirectCommands(device, capacity=10, slots=4, label="double") as program,
+    ):
+        for _ in range(10):
+            program.record(pipeline, (2, 1, 1), (32, 1, 1), [y, y, y, count])
+        for replay in (1, 2):
+            with device.commands() as commands, commands.encoder() as encoder:
+                program.execute(encoder)
+            assert commands.dispatches == 10
+            assert (y.numpy(np.float32) == 1024.0**replay).all()
+        count.numpy(np.uint32)[0] = 20  # the bytes in buffers may change between replays
+        with device.commands() as commands, commands.encoder() as encoder:
+            program.execute(encoder)
+        assert y.numpy(np.float32)[[19, 20]].tolist() == [1024.0**3, 1024.0**2]
+        with pytest.raises(mtl.MetalError, match="'double': expected up to 10 dispatches"):
+            program.record(pipeline, (2, 1, 1), (32, 1, 1), [y, y, y, count])
+
+
+def test_residency_set(device: mtl.Device) -> None:
+    if device.limits.os_version < (15, 0):
+        pytest.skip("residency sets came with macOS 15; this system is older")
+    with device.buffer(4096) as buffer, mtl.ResidencySet(device, [buffer]):
+        pipeline = device.library(KERNELS).pipeline("geometry")
+        with device.commands() as commands, commands.encoder() as encoder:
+            encoder.dispatch(pipeline, (1, 1, 1), (64, 1, 1), [buffer])
+        assert buffer.numpy(np.uint32)[3] == 64
+
+
+@pytest.mark.parametrize("family", [1007, 1009])
+def test_older_gpus_have_each_pipeline_set_first(family: int) -> None:
+    machine = objc_double.Machine(family=family)
+    runtime = objc_double.metal(FakeEngine(), machine=machine, check=True)
+    with mtl.Device(runtime) as device, device.buffer(64) as out:
+        pipeline = device.library_from_source(SOURCE).pipeline("geometry", indirect=True)
+        with mtl.IndirectCommands(device, 1, 1) as program:
+            program.record(pipeline, (2, 1, 1), (8, 1, 1), [out])
+            with device.commands() as commands, commands.encoder() as encoder:
+                program.execute(encoder)
+        assert out.numpy(np.uint32)[:4].tolist() == [16, 1, 1, 8]
+
+
+def test_residency_sets_are_refused_before_macos_15() -> None:
+    machine = objc_double.Machine(os_version=(14, 5))
+    with (
+        mtl.Device(objc_double.metal(FakeEngine(), machine=machine)) as device,
+        device.buffer(16) as buffer,
+        pytest.raises(mtl.MetalError, match="macOS 15"),
+    ):
+        mtl.ResidencySet(device, [buffer])
