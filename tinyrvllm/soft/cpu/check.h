@@ -1,103 +1,136 @@
-// The checking mode.  User code is compiled with -fsanitize=thread, whose calls before every load and store come here
-// instead of to ThreadSanitizer: bounds of device buffers, races and uninitialised reads in threadgroup memory.
+// The checking mode's state and reports, and what the scheduler (runtime.h) asks it. access.h has the checks of memory.
+// Reports are numbers here; check.py makes sentences of them.
 #pragma once
-#define HOOK extern "C" __attribute__((visibility("hidden"), no_sanitize("thread")))
-struct Report { uint kind, count; ulong addr, pc; uint tid, other; };
-enum { OUT_OF_BOUNDS = 1, RACE, UNINITIALISED, BARRIER_DIVERGENCE, SIMD_DIVERGENCE, TG_OUT_OF_BOUNDS };
-struct Reports { uint count, pad; Report list[256]; };   // allocated by check.py, one for a run
-extern "C" char __ehdr_start, _end;
+#include "shadow.h"
+extern "C" void *memset(void *, int, size_t);
+
 namespace msl {
-struct Cell { uint declared, group, wtick, rtick; ushort writer, reader; bool written, many; uint wsimd, rsimd; };
-struct Shadow { uint group, tick, simd_tick[32], total; Cell cell[2 * THREADGROUP_BYTES]; };
-#define shadow ((Shadow *)arena()->check)              // one per OS thread, like the arena
-static void report(uint kind, ulong addr, ulong pc, uint tid, uint other) {
-  Reports *r = (Reports *)arena()->d->reports;
-  for (uint i = 0; i < r->count && i < 256; i++) if (r->list[i].kind == kind && r->list[i].pc == pc) { r->list[i].count++; return; }
-  uint i = __atomic_fetch_add(&r->count, 1, __ATOMIC_RELAXED);
-  if (i < 256) r->list[i] = {kind, 1, addr, pc, tid, other};
+// In the order of check.py's _KINDS.
+enum : uint { OUT_OF_BOUNDS = 1, THREADGROUP_OUT_OF_BOUNDS, LOCAL_OUT_OF_BOUNDS, MISALIGNED, UNINITIALISED, RACE,
+              BARRIER_DIVERGENCE, EARLY_RETURN, SIMD_DIVERGENCE, SIMD_RETURN, PARTIAL_DIVERGENCE,
+              PARTIAL_RETURN, INACTIVE_LANE };
+enum : uint { DEVICE = 0, THREADGROUP = 1 };           // which memory
+constexpr uint NOBODY = ~0u, MAX_REPORTS = 64, MAX_VARIABLES = 64;
+
+// Mirrored by check.py's cdef, as are Region and Watch.
+struct Party { uint thread, group, site; };            // group: index of the threadgroup in the grid
+struct Variable { const char *name; uint offset, size, slot; };  // threadgroup memory; name null: [[threadgroup(slot)]]
+struct Report {
+  ulong address;                                       // in device memory, or an offset in threadgroup memory
+  uint kind, size, count;
+  Party who, other;
+  Variable variable;
+};
+constexpr Party nobody = {NOBODY, 0, 0};
+constexpr Variable nothing = {nullptr, 0, 0, NOBODY};
+
+// A range that the kernel may touch. reads, writes: one bit a byte, set when it is touched. pages: what has touched it;
+// null where the kernel has no way to write, so that nothing can race.
+struct Region { ulong low, high; uchar *reads, *writes; Page *pages; };
+struct Watch {                                         // one dispatch under observation
+  Region *regions;
+  uint region_count, report_count, lock;
+  Report reports[MAX_REPORTS];
+};
+struct Checker {                                       // what an arena remembers
+  uint epoch;                                          // number of this threadgroup among all this arena has run
+  uint group;                                          // its index in the grid
+  uint order;                                          // state of the generator that picks lanes; 0: in order
+  uint tick[2]; ushort simd_tick[2][32];               // barriers so far that order DEVICE, THREADGROUP memory
+  uint barrier_flags;                                  // of the threadgroup_barrier being waited at
+  uint last_site[MAX_THREADS];                         // each thread's last access: where one that returned was last seen
+  Variable variables[MAX_VARIABLES]; uint variable_count;
+  uint declared[THREADGROUP_SPACE];                    // epoch in which this byte was last part of a variable
+  Page pages[THREADGROUP_SPACE / Page::BYTES];
+};
+
+MSL_INLINE void end_watch(Watch *w) {
+  for (uint i = 0; i < w->region_count; i++) {
+    Region &r = w->regions[i];
+    for (ulong k = 0; r.pages && k <= r.high / Page::BYTES - r.low / Page::BYTES; k++) free(r.pages[k].cells);
+  }
 }
-extern "C" void *calloc(size_t, size_t);
-static void check_group(Arena *a, const Dispatch *d, U3 id) {
-  if (!a->check) a->check = calloc(1, sizeof(Shadow));
-  Shadow *shadow_ = (Shadow *)a->check;
-#undef shadow
-#define shadow shadow_
-  shadow->group++; shadow->tick++;
-  shadow->total = d->group.x * d->group.y * d->group.z;
-  for (uint i = 0; i < 31; i++)
-    for (uint o = d->tg_offset[i], n = 0; n < d->tg_length[i]; n++) shadow->cell[o + n].declared = shadow->group;
-  a->rng = d->order ? d->order * 2654435761u + shadow->group : 0;
-#undef shadow
-#define shadow ((Shadow *)arena()->check)
+MSL_INLINE void report(Arena *a, uint kind, ulong address, uint size, Party who, Party other = nobody,
+                       Variable variable = nothing) {
+  Watch *w = a->d->watch;
+  while (__atomic_exchange_n(&w->lock, 1, __ATOMIC_ACQUIRE)) {}
+  uint i = 0;
+  for (; i < w->report_count; i++) {
+    Report &r = w->reports[i];
+    if (r.kind == kind && r.who.site == who.site && r.other.site == other.site) { r.count++; break; }
+  }
+  if (i == w->report_count && i < MAX_REPORTS) {
+    w->reports[i] = {address, kind, size, 1, who, other, variable};
+    w->report_count++;
+  }
+  __atomic_store_n(&w->lock, 0, __ATOMIC_RELEASE);
+}
+// Gives up the running threadgroup; the stacks are laid out afresh for the next one.
+MSL_INLINE void abandon(Arena *a) {
+  void *here;
+  a->started = 0; a->nalive = 0;
+  switch_stack(&here, a->scheduler_sp);
+}
+
+// ---- called by the scheduler ----
+static void declare(Arena *a, Variable v) {
+  Checker *c = a->checker;
+  if (!v.size || c->declared[v.offset] == c->epoch) return;
+  if (c->variable_count < MAX_VARIABLES) c->variables[c->variable_count++] = v;
+  for (uint i = 0; i < v.size; i++) c->declared[v.offset + i] = c->epoch;
+  memset(threadgroup_memory(a) + v.offset, 0xff, v.size);  // NaN, so that what is computed from it shows
+}
+void check_group(Arena *a, const Dispatch *d, uint group) {
+  if (!a->checker) a->checker = (Checker *)calloc(1, sizeof(Checker));
+  Checker *c = a->checker;
+  c->epoch++; c->group = group; c->tick[DEVICE]++; c->tick[THREADGROUP]++; c->variable_count = 0;
+  c->order = d->order ? d->order * 2654435761u + group * 2246822519u : 0;
+  memset(c->last_site, 0, sizeof(c->last_site));
+  for (uint i = 0; i < 31; i++) declare(a, {nullptr, d->tg_offset[i], d->tg_length[i], i});
 }
 uint pick_lane(Arena *a, uint mask) {
-  if (!a->rng) return (uint)__builtin_ctz(mask);
-  a->rng ^= a->rng << 13; a->rng ^= a->rng >> 17; a->rng ^= a->rng << 5;
-  for (uint n = a->rng % (uint)__builtin_popcount(mask); n; n--) mask &= mask - 1;
+  uint &s = a->checker->order;
+  if (s) { s ^= s << 13; s ^= s >> 17; s ^= s << 5; }
+  for (uint n = s % (uint)__builtin_popcount(mask); n; n--) mask &= mask - 1;
   return (uint)__builtin_ctz(mask);
 }
-void check_diverged(const char *, uint tid) { report(BARRIER_DIVERGENCE, 0, 0, tid, 0); }
+void check_barrier_flags(Arena *a, uint flags) { a->checker->barrier_flags = flags; }
+// Every live thread waits at a threadgroup_barrier: it must be the same one, and every thread must be there.
 void check_barrier(Arena *a) {
-  uint site = 0;
-  for (uint k = 0; k < a->nsimd; k++) for (uint l = 0; l < 32; l++) if (a->simd[k].bar >> l & 1) {
-    if (!site) site = a->simd[k].site[l];
-    else if (site != a->simd[k].site[l]) { report(BARRIER_DIVERGENCE, site, a->simd[k].site[l], k * 32 + l, 0); }
+  Checker *c = a->checker;
+  Party first = {NOBODY, c->group, 0}, other = first, returned = first;
+  for (uint t = 0; t < a->nsimd * 32; t++) {
+    Simd &s = a->simd[t / 32];
+    uint bit = 1u << t % 32, site = s.site[t % 32] & ~BARRIER;
+    if (s.bar & bit && first.thread == NOBODY) first = {t, c->group, site};
+    else if (s.bar & bit && site != first.site && other.thread == NOBODY) other = {t, c->group, site};
+    if (s.all & ~s.alive & bit && returned.thread == NOBODY) returned = {t, c->group, c->last_site[t]};
   }
-  if (a->nalive != shadow->total) report(BARRIER_DIVERGENCE, site, 1, a->nalive, shadow->total);
-  shadow->tick++;
+  if (other.thread != NOBODY) report(a, BARRIER_DIVERGENCE, 0, 0, other, first);
+  if (returned.thread != NOBODY) report(a, EARLY_RETURN, 0, 0, first, returned);
+  if (c->barrier_flags & 1) c->tick[DEVICE]++;
+  if (c->barrier_flags & 2) c->tick[THREADGROUP]++;
 }
-void check_simd(Arena *, Simd *s) { report(SIMD_DIVERGENCE, s->wait, s->site[__builtin_ctz(s->wait)], 0, 0); }
-void check_simd_barrier(uint me) { shadow->simd_tick[me / 32]++; }
-
-static void declare(uint o, uint n) {
-  if (n && shadow->cell[o].declared != shadow->group) for (uint i = 0; i < n; i++) shadow->cell[o + i].declared = shadow->group;
+// The lanes of `mask` carry out a simd operation together. `whole_simdgroup`: only if all lanes do is it defined.
+void check_simd(Arena *a, Simd *s, uint mask, bool whole_simdgroup) {
+  uint absent = s->all & ~mask;
+  if (!absent) return;
+  Checker *c = a->checker;
+  uint base = (uint)(s - a->simd) * 32, lane = (uint)__builtin_ctz(mask), gone = (uint)__builtin_ctz(absent);
+  bool waits = (s->wait | s->bar) >> gone & 1;
+  report(a, (waits ? SIMD_DIVERGENCE : SIMD_RETURN) + (whole_simdgroup ? 0 : 2), 0, mask, {base + lane, c->group, s->site[lane]},
+         {base + gone, c->group, waits ? s->site[gone] & ~BARRIER : c->last_site[base + gone]});
 }
-static void access(uptr p, uint size, bool write, ulong pc) {
-  Arena *a = arena();
-  uptr off = p - (uptr)a;
-  if (off < ARENA) {
-    uptr o = p - (uptr)a->memory;
-    if (o >= 2 * THREADGROUP_BYTES) return;                       // this thread's stack, or the scheduler's own state
-    uint me = thread_index(); Shadow *h = shadow;
-    for (uint i = 0; i < size; i++) {
-      Cell &c = h->cell[o + i];
-      if (c.declared != h->group) { report(TG_OUT_OF_BOUNDS, o, pc, me, write); return; }
-      if (c.group != h->group) c = {c.declared, h->group, 0, 0, 0, 0, false, false, 0, 0};
-      auto unordered = [&](uint tick, uint who, uint simd_tick) {
-        return tick == h->tick && who != me && !(who / 32 == me / 32 && simd_tick != h->simd_tick[me / 32]); };
-      if (c.written && unordered(c.wtick, c.writer, c.wsimd)) { report(RACE, o, pc, me, c.writer); return; }
-      if (write) {
-        if (c.rtick == h->tick && c.rtick && (unordered(c.rtick, c.reader, c.rsimd) || c.many)) { report(RACE, o, pc, me, c.reader); return; }
-        c.written = true; c.wtick = h->tick; c.writer = (ushort)me; c.wsimd = h->simd_tick[me / 32];
-      } else {
-        if (!c.written) { report(UNINITIALISED, o, pc, me, 0); return; }
-        c.many = c.rtick == h->tick && (c.many || (c.reader / 32 != me / 32));
-        c.rtick = h->tick; c.reader = (ushort)me; c.rsimd = h->simd_tick[me / 32];
-      }
-    }
-    return;
-  }
-  const Dispatch *d = a->d;
-  if (p - (uptr)d < sizeof(Dispatch)) return;
-  for (uint i = 0; i < 31; i++) if (p - (uptr)d->buffer[i] < d->length[i] && p - (uptr)d->buffer[i] + size <= d->length[i]) return;
-  if (p >= (uptr)&__ehdr_start && p < (uptr)&_end) return;   // program-scope constants
-  report(OUT_OF_BOUNDS, p, pc, thread_index() + a->first, write);
-  a->started = 0; a->nalive = 0;                        // drop this threadgroup; its stacks are set up again for the next
-  switch_stack(&a->sp[thread_index()], a->scheduler_sp);
+void check_simd_barrier(Arena *a, uint flags) {
+  Checker *c = a->checker;
+  uint simdgroup = thread_index() / 32;
+  if (flags & 1) c->simd_tick[DEVICE][simdgroup]++;
+  if (flags & 2) c->simd_tick[THREADGROUP][simdgroup]++;
 }
+// A shuffle reads the operand of a lane that does not take part in it.
+void check_lane(Arena *a, uint lane, uint from) {
+  uint simdgroup = thread_index() / 32;
+  report(a, INACTIVE_LANE, from, 0, {simdgroup * 32 + lane, a->checker->group, a->simd[simdgroup].site[lane]});
+}
+void check_variable(uint offset, uint size, const char *name) { declare(arena(), {name, offset, size, 0}); }
 }  // namespace msl
-#define PC (ulong)__builtin_return_address(0) - (ulong)&__ehdr_start
-#define BOTH(n) \
-  HOOK void __tsan_read##n(uptr p) { msl::access(p, n, false, PC); } HOOK void __tsan_write##n(uptr p) { msl::access(p, n, true, PC); } \
-  HOOK void __tsan_unaligned_read##n(uptr p) { msl::access(p, n, false, PC); } HOOK void __tsan_unaligned_write##n(uptr p) { msl::access(p, n, true, PC); }
-BOTH(1) BOTH(2) BOTH(4) BOTH(8) BOTH(16)
-HOOK void __tsan_init() {}
-HOOK void __tsan_func_entry(void *) {}
-HOOK void __tsan_func_exit() {}
-HOOK void __tsan_vptr_update(void **, void *) {}
-extern "C" void *memcpy(void *, const void *, size_t); extern "C" void *memset(void *, int, size_t); extern "C" void *memmove(void *, const void *, size_t);
-HOOK void *__tsan_memcpy(uptr d, uptr s, size_t n) { msl::access(s, n, false, PC); msl::access(d, n, true, PC); return memcpy((void *)d, (void *)s, n); }
-HOOK void *__tsan_memmove(uptr d, uptr s, size_t n) { msl::access(s, n, false, PC); msl::access(d, n, true, PC); return memmove((void *)d, (void *)s, n); }
-HOOK void *__tsan_memset(uptr d, int v, size_t n) { msl::access(d, n, true, PC); return memset((void *)d, v, n); }
-HOOK void msl_check_access(const void *p, uint n, bool w) { msl::access((uptr)p, n, w, PC); }
-HOOK void msl_check_var(uint o, uint n) { msl::declare(o, n); }

@@ -100,7 +100,7 @@ static void run_threadgroup(Arena *a, const Dispatch *d, uint g) {
               smaller(d->grid_threads.y - id.y * d->group.y, d->group.y),
               smaller(d->grid_threads.z - id.z * d->group.z, d->group.z)};
 #ifdef MSL_CHECK
-  check_group(a, d, id);
+  check_group(a, d, g);
 #endif
   uint n = a->group.x * a->group.y * a->group.z;
   if (d->level == 0) d->entry(d, a, 0);
@@ -144,6 +144,9 @@ struct StackLimits {
 MSL_INLINE bool has_room(ulong state) { return state & OPEN && (state & INSIDE) / ONE_INSIDE < (state >> 17 & 0x7fff); }
 }  // namespace msl
 
+#ifdef MSL_CHECK
+MSL_EXPORT void msl_watch_end(msl::Watch *w) { msl::end_watch(w); }
+#endif
 MSL_EXPORT uint msl_pool_size() { return sizeof(msl::Pool); }
 MSL_EXPORT uint msl_dispatch_size() { return sizeof(msl::Dispatch); }
 MSL_EXPORT void msl_pool_init(msl::Pool *p) { make_lock(p->mutex, p->condition); }

@@ -36,10 +36,10 @@ template <class F, int K, class T> consteval uint place() {
 #else
 #define MSL_THREADGROUP(name, T, K) \
   constexpr uint msl_at##K = msl::place<msl_frame, K, T>(); \
-  auto &name = *(T *)(msl::arena()->memory + msl_at##K); \
-  msl_check_var(msl_at##K, sizeof(T))
+  auto &name = *(T *)(msl::threadgroup_memory(msl::arena()) + msl_at##K); \
+  msl::check_variable(msl_at##K, sizeof(T), #name)
 #define MSL_STATIC_BYTES(kernel, count) \
-  static_assert(sizeof(msl::Placed<msl::Total<kernel>, 0, msl::end_of<msl_frame, count - 1>()>));
+  static_assert(sizeof(msl::Placed<msl::Total<kernel>, 0, msl::end_of<msl_frame, count - 1>() - MSL_GAP * count>));
 #endif
 
 namespace msl {
@@ -112,7 +112,7 @@ template <auto f, class... K> MSL_INLINE void fiber_entry(const Dispatch *d, Are
   uint x = a->group.x, y = a->group.y;
   bool flat = y == 1 && a->group.z == 1;
   U3 position = flat ? U3{index, 0, 0} : U3{index % x, index / x % y, index / x / y};
-  Ctx c = {d, a->group_id, position, a->group, index, a->memory};
+  Ctx c = {d, a->group_id, position, a->group, index, threadgroup_memory(a)};
   caller<decltype(f)>::template go<f, K...>(c);
 }
 template <auto f, class... K> MSL_INLINE void loop_entry(const Dispatch *d, Arena *a, uint) {

@@ -1,12 +1,15 @@
 """Runs a list of dispatches: what an MTLCommandBuffer does once it is committed."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 from tinyrvllm.soft.cpu import check, native, workers
+from tinyrvllm.soft.cpu.guard import Touched
 from tinyrvllm.soft.cpu.library import SoftKernel
 from tinyrvllm.soft.msl.calls import Level
 
 THREADGROUP_BYTES = 32768  # Apple's limit, static plus dynamic
+CHECK_GAP = 16384  # MSL_GAP of runtime.h: between variables in the checking mode
 Size = tuple[int, int, int]
 
 
@@ -31,6 +34,7 @@ class Dispatch:
         memory = threadgroup_memory or {}
         self.kernel = kernel
         self.buffers = dict(buffers)
+        self.touched: Callable[[], Touched] | None = None  # in checking mode, after a run
         self.native = d = native.ffi.new("Dispatch *")
         x, y, z = threads_per_threadgroup
         if min(x, y, z) < 1 or x * y * z > kernel.max_total_threads:
@@ -59,7 +63,8 @@ class Dispatch:
 
     def _place(self, memory: Mapping[int, int]) -> None:
         """Lays [[threadgroup(n)]] arguments one after the other behind the static variables."""
-        offset = THREADGROUP_BYTES
+        gap = CHECK_GAP if self.kernel.check else 0
+        offset, dynamic = 64 * gap or THREADGROUP_BYTES, 0
         for p in self.kernel.info.params:
             if p.kind != "threadgroup" or p.index is None:
                 continue
@@ -70,12 +75,13 @@ class Dispatch:
                 )
             self.native.tg_offset[p.index] = offset
             self.native.tg_length[p.index] = memory[p.index]
-            offset += -(-memory[p.index] // 16) * 16
+            offset += -(-memory[p.index] // 16) * 16 + gap
+            dynamic += -(-memory[p.index] // 16) * 16
         static = self.kernel.static_threadgroup_bytes
-        if static + offset - THREADGROUP_BYTES > THREADGROUP_BYTES:
+        if static + dynamic > THREADGROUP_BYTES:
             raise ValueError(
                 f"kernel '{self.kernel.name}' uses {static} bytes of static threadgroup memory and "
-                f"is given {offset - THREADGROUP_BYTES} more: the limit is {THREADGROUP_BYTES}"
+                f"is given {dynamic} more: the limit is {THREADGROUP_BYTES}"
             )
 
 
@@ -87,11 +93,12 @@ def run(dispatches: Sequence[Dispatch], threads: int | None = None) -> list[chec
     if not dispatches:
         return []
     checked = dispatches[0].kernel.check
-    array = native.ffi.new("Dispatch *[]", [d.native for d in dispatches])
-    pool = workers.pool(checked)
+    pool, threads = workers.pool(checked), threads or workers.default_threads()
+
+    def start(some: Sequence[Dispatch]) -> None:
+        pool.run(native.ffi.new("Dispatch *[]", [d.native for d in some]), len(some), threads)
+
     if not checked:
-        pool.run(array, len(dispatches), threads or workers.default_threads())
+        start(dispatches)
         return []
-    with check.Collector(dispatches) as collector:
-        pool.run(array, len(dispatches), threads or workers.default_threads())
-    return collector.reports()
+    return [r for d in dispatches for r in check.observe(d, functools.partial(start, [d]))]

@@ -23,7 +23,7 @@ typedef struct {
     uint32_t tg_offset[31], tg_length[31];
     U3 grid_threads, groups, group;
     uint32_t level, chunk, order;
-    void *reports;
+    void *watch;
     uint32_t next;
     char apart[60];
     uint32_t done;

@@ -10,12 +10,8 @@
 #include "fiber.h"
 
 #ifdef MSL_CHECK
-extern "C" __attribute__((visibility("hidden"))) void msl_check_access(const void *p, uint n, bool write);
-extern "C" __attribute__((visibility("hidden"))) void msl_check_var(uint offset, uint size);
-#define MSL_GAP 16  // undeclared bytes between threadgroup variables, to catch overruns
+#define MSL_GAP 16384  // undeclared bytes between threadgroup variables, to catch overruns
 #else
-MSL_INLINE void msl_check_access(const void *, uint, bool) {}
-MSL_INLINE void msl_check_var(uint, uint) {}
 #define MSL_GAP 0
 #endif
 
@@ -38,7 +34,7 @@ struct Dispatch {
   uint level;                    // 0: a plain loop; 1: simdgroups one by one; 2: all threads together
   uint chunk;                    // threadgroups that an OS thread takes at a time
   uint order;                    // checking mode: seed of the lane order, 0: ascending
-  void *reports;                 // checking mode: where findings go
+  struct Watch *watch;           // checking mode: the buffers' bounds, and where findings go
   uint next;                     // next threadgroup to take
   char apart[60];                // the two counters in cache lines of their own
   uint done;                     // threadgroups finished
@@ -61,8 +57,7 @@ struct Arena {
   uint first;                      // thread index of fiber 0 (at level 1 one simdgroup runs at a time)
   uint nsimd, nalive, nbar;
   uint started;                   // stacks that have been laid out
-  uint rng;
-  void *check;                    // the checking mode's own state
+  struct Checker *checker;        // the checking mode's own state
   Simd simd[MAX_THREADS / 32];
   alignas(256) char memory[2 * THREADGROUP_BYTES];  // static variables (with gaps), then [[threadgroup(n)]] arguments
 };
@@ -72,13 +67,19 @@ MSL_INLINE Arena *arena() { return (Arena *)(stack_pointer() & ~(ARENA - 1)); }
 MSL_INLINE uint thread_index() { return (uint)((stack_pointer() & (ARENA - 1)) / STACK) - (uint)HEADER; }
 
 #ifdef MSL_CHECK
-void check_diverged(const char *what, uint thread);  // in check.h
+constexpr uint THREADGROUP_SPACE = 2 << 20;  // room for the gaps
+MSL_INLINE char *threadgroup_memory(Arena *a) { return (char *)a + (96 << 20); }  // far from all else
+void check_barrier_flags(Arena *a, uint flags);  // in check.h, as are these
 void check_barrier(Arena *a);
-void check_simd(Arena *a, Simd *s);
-void check_simd_barrier(uint me);
+void check_simd(Arena *a, Simd *s, uint mask, bool whole_simdgroup);
+void check_simd_barrier(Arena *a, uint flags);
+void check_lane(Arena *a, uint lane, uint from);
+void check_variable(uint offset, uint size, const char *name);
 uint pick_lane(Arena *a, uint mask);
 #else
+MSL_INLINE char *threadgroup_memory(Arena *a) { return a->memory; }
 MSL_INLINE uint pick_lane(Arena *, uint mask) { return (uint)__builtin_ctz(mask); }
+MSL_INLINE void check_variable(uint, uint, const char *) {}
 #endif
 
 MSL_INLINE void go(Arena *a, uint from, uint to) {
@@ -132,9 +133,6 @@ static MSL_NOINLINE void reschedule(Arena *a, uint me) {
     Simd *s = &a->simd[k];
     if (!s->ready && s->wait) {
       uint mask = first_in_source(s);
-#ifdef MSL_CHECK
-      check_simd(a, s);
-#endif
       s->ready = mask;  // they compute the operation among themselves, at the end of arrive()
     }
     if (s->ready) {
@@ -180,6 +178,9 @@ MSL_INLINE bool in_order(Simd *s, uint l, uint event) {
 }
 
 template <class Op> static MSL_NOINLINE void resolve(Simd *s, uint mask) {
+#ifdef MSL_CHECK
+  check_simd(arena(), s, mask, requires { Op::whole_simdgroup; });
+#endif
   Op::run((const typename Op::In *)s->slot, (typename Op::Out *)s->result, mask);
   s->ready = mask;
   s->wait &= ~mask;
@@ -193,9 +194,6 @@ template <class Op> static MSL_NOINLINE void arrive_mixed(Arena *a, Simd *s, uin
   if (!s->ready) {
     bool same = s->wait == s->alive;
     for (uint i = 0; i < 32; i++) same &= s->site[i] == site || !(s->alive >> i & 1);
-#ifdef MSL_CHECK
-    if (same && s->alive != s->all) check_simd(a, s);
-#endif
     if (same) {
       resolve<Op>(s, s->wait);
       rejoin(s);
@@ -239,7 +237,6 @@ static MSL_NOINLINE void leave(Arena *a, Simd *s, uint me, uint event) {
   s->ready &= ~bit;
 #ifdef MSL_CHECK
   s->site[l] = event;
-  if (event == DONE && a->nbar) check_diverged("returned while others wait at a threadgroup_barrier", me);
 #endif
   if (event == DONE) {
     s->alive &= ~bit;
@@ -257,9 +254,12 @@ MSL_INLINE void park(Arena *a, Simd *s, uint me, uint event) {
     leave(a, s, me, event);
   }
 }
-MSL_INLINE void barrier(uint site) {
+MSL_INLINE void barrier([[maybe_unused]] uint flags, uint site) {  // flags: which memory it orders
   Arena *a = arena();
   uint me = thread_index();
+#ifdef MSL_CHECK
+  check_barrier_flags(a, flags);
+#endif
   park(a, &a->simd[me / 32], me, site | BARRIER);
 }
 }  // namespace msl

@@ -91,6 +91,6 @@ MSL_ULONG(max, a > b ? a : b)
 MSL_INLINE void atomic_thread_fence(mem_flags, memory_order, thread_scope = thread_scope_device) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
-MSL_INLINE void threadgroup_barrier(mem_flags, memory_order, thread_scope = thread_scope_threadgroup, MSL_SITE) { msl::barrier(site); }
+MSL_INLINE void threadgroup_barrier(mem_flags flags, memory_order, thread_scope = thread_scope_threadgroup, MSL_SITE) { msl::barrier((uint)flags, site); }
 MSL_INLINE void simdgroup_barrier(mem_flags f, memory_order, thread_scope = thread_scope_simdgroup, MSL_SITE) { simdgroup_barrier(f, site); }
 }  // namespace metal

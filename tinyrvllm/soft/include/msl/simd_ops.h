@@ -76,7 +76,15 @@ template <class T> struct Shuffle {              // from an inactive lane: its l
   typedef Parked<T> In;
   typedef T Out;
   static constexpr bool one = false;
-  static void run(const In *in, T *out, uint) { for (uint l = 0; l < 32; l++) out[l] = in[in[l].from & 31].value; }
+  static void run(const In *in, T *out, [[maybe_unused]] uint mask) {
+    for (uint l = 0; l < 32; l++) {
+      uint from = in[l].from & 31;
+#ifdef MSL_CHECK
+      if (mask >> l & 1 && !(mask >> from & 1)) msl::check_lane(msl::arena(), l, from);
+#endif
+      out[l] = in[from].value;
+    }
+  }
 };
 template <class T> struct First {
   typedef T In, Out;
@@ -101,10 +109,10 @@ struct Active {
 };
 struct Barrier {
   typedef char In, Out;
-  static constexpr bool one = true;
-  static void run(const char *, char *, uint) {
+  static constexpr bool one = true, whole_simdgroup = true;
+  static void run([[maybe_unused]] const char *flags, char *, [[maybe_unused]] uint mask) {
 #ifdef MSL_CHECK
-    msl::check_simd_barrier(msl::thread_index());
+    msl::check_simd_barrier(msl::arena(), (uint)flags[__builtin_ctz(mask)]);
 #endif
   }
 };
@@ -112,8 +120,8 @@ template <class T> MSL_INLINE T fetch(T v, uint from, uint site) { return collec
 }  // namespace detail
 
 // ---- barriers ----
-MSL_INLINE void threadgroup_barrier(mem_flags, MSL_SITE) { msl::barrier(site); }
-MSL_INLINE void simdgroup_barrier(mem_flags, MSL_SITE) { detail::collective<detail::Barrier>(0, site); }
+MSL_INLINE void threadgroup_barrier(mem_flags flags, MSL_SITE) { msl::barrier((uint)flags, site); }
+MSL_INLINE void simdgroup_barrier(mem_flags flags, MSL_SITE) { detail::collective<detail::Barrier>((char)flags, site); }
 
 // ---- reductions and scans ----
 #define MSL_REDUCE(name, TYPES, F) \

@@ -1,0 +1,247 @@
+"""Puts the checking mode's calls into LLVM IR, and keeps a table of where each one is in the source.
+
+clang's address sanitizer, told to call functions (`INSTRUMENT_FLAGS`), already marks every load and store with a call such as
+`call void @__asan_load4(i64 %p), !dbg !66`. Here each becomes `call void @msl_access(i64 %p, i64 size, i32 what,
+i32 site)`: `what` says whether it reads, writes, is atomic ..., and how it must be aligned, all read off the instruction
+that follows; `site` is an index into the table. So a report finds its line without debug information, return
+addresses or binutils, on every platform alike.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+READ, WRITE, ATOMIC, MATRIX, BLOCK = 1, 2, 4, 8, 16  # as in shadow.h
+OURS = Path(__file__).parent.parent  # the folder soft/
+REST = (
+    1 << 24
+)  # added to the numbers of sites in the code of lanes 1..31, which has a table of its own
+
+INSTRUMENT_FLAGS = ["-S", "-emit-llvm", "-O1", "-gline-tables-only", "-Xclang", "-fsanitize=kernel-address", "-Xclang", "-fsanitize=local-bounds", "-Xclang", "-fsanitize-trap=local-bounds", "-mllvm", "-asan-stack=0", "-mllvm", "-asan-globals=0", "-mllvm", "-asan-opt=0", "-mllvm", "-asan-instrumentation-with-call-threshold=0", "-mllvm", "-asan-kernel-mem-intrinsic-prefix"]
+
+_METADATA = re.compile(r"^(!\d+) = (?:distinct )?!(DI\w+)\((.*)\)$", re.MULTILINE)
+_FIELD = re.compile(r'(\w+): ("(?:[^"\\]|\\.)*"|[^,]+)')
+_MARK = re.compile(
+    r"^  (?:tail )?call void @__asan_(load|store)(\d+|N)(?:_noabort)?\(i64 (\S+?)(?:, i64 (\S+))?\)"
+)
+_BLOCK = re.compile(
+    r"^(  (?:%\S+ = )?(?:tail )?call ptr @)__asan_(mem\w+)(\(ptr (\S+), (?:ptr|i8|i32) (\S+), i64 (\S+)\).*)"
+)
+_TRAP = re.compile(r"^  (?:tail )?call void @llvm\.ubsantrap\(")
+_ACCESS = re.compile(
+    r"^  (?:%\S+ = )?(?:tail )?(load|store|atomicrmw|cmpxchg)( atomic)?(?: weak)?(?: volatile)?(?: \w+(?= ptr))? (<[^>]+>|\w+)"
+)
+_DEBUG = re.compile(r", !dbg (!\d+)")
+_ALIGN = re.compile(r", align (\d+)")
+_VECTOR3 = re.compile(r"shufflevector <4 x \w+> (%\S+), .*<3 x i32>")
+_CONSTANT = re.compile(r"^(@\S+) = (?:\w+ )*?constant (.*)$")
+_DECLARATIONS = """
+declare void @msl_access(i64, i64, i32, i32)
+declare void @msl_access_block(ptr, i64, i32, i32)
+declare void @msl_local_bounds(i32)
+"""
+
+
+class Site(NamedTuple):
+    """One place in the source that touches memory. A table of them is what a report's `site` numbers index."""
+
+    file: str
+    line: int
+    column: int
+    what: int  # READ | WRITE | ATOMIC ...
+    align: int  # the address must be a multiple of this
+    type: str  # of the value moved, as IR writes it: "float", "<4 x half>"; "" for a block
+    callers: tuple[
+        tuple[str, int], ...
+    ]  # (file, line) of the calls that were inlined around it, innermost first
+
+
+class _Frame(NamedTuple):
+    file: str
+    folder: str
+    function: str
+    line: int
+    column: int
+
+
+class _Locations:
+    """The source locations (`!dbg`) of an IR file."""
+
+    def __init__(self, ir: str):
+        self._nodes = {
+            m[1]: (m[2], {k: v.strip('"') for k, v in _FIELD.findall(m[3])})
+            for m in _METADATA.finditer(ir)
+        }
+        self._frames: dict[str, tuple[_Frame, ...]] = {}
+
+    def _scope(self, scope: str) -> tuple[str, str, str]:
+        """The file, its folder, and the function that a scope lies in."""
+        file = ""
+        while True:
+            kind, fields = self._nodes[scope]
+            file = file or fields["file"]
+            if kind == "DISubprogram":
+                place = self._nodes[file][1]
+                return place["filename"], place["directory"], fields["name"]
+            scope = fields["scope"]
+
+    def frames(self, location: str) -> tuple[_Frame, ...]:
+        """The location and the calls it was inlined through, innermost first."""
+        if location not in self._frames:
+            fields = self._nodes[location][1]
+            here = _Frame(
+                *self._scope(fields["scope"]),
+                int(fields.get("line", 0)),
+                int(fields.get("column", 0)),
+            )
+            outer = self.frames(fields["inlinedAt"]) if "inlinedAt" in fields else ()
+            self._frames[location] = (here, *outer)
+        return self._frames[location]
+
+
+class _Instrumenter:
+    """Instruments one IR file. `ours`: the folder of the software device's own headers."""
+
+    def __init__(self, ir: str, side: str, ours: Path):
+        self.sites = [Site("", 0, 0, 0, 1, "", ())]  # number 0: no site
+        self._locations = _Locations(ir)
+        self._lines = ir.split("\n")
+        self._ours = ours
+        self._first_site = REST if side == "rest" else 0
+
+    def run(self) -> list[str]:
+        out = []
+        for i, line in enumerate(self._lines):
+            if "__asan_" not in line and "ubsantrap" not in line:
+                out.append(line)
+            elif mark := _MARK.match(line):
+                out += self._access(mark, line, *self._lines[i + 1 : i + 3])
+            elif block := _BLOCK.match(line):
+                out += self._block(block)
+            elif _TRAP.match(line):
+                out.append(
+                    f"  call void @msl_local_bounds(i32 {self._site(line, WRITE)}){_debug(line)}"
+                )
+            elif line.startswith(
+                "@__asan_shadow_memory_dynamic_address"
+            ):  # read on some systems, never used
+                out.append("@__asan_shadow_memory_dynamic_address = internal global i64 0")
+            elif line.startswith("declare ptr @__asan_mem"):
+                declaration = line.replace("@__asan_", "@")
+                if not any(other.startswith(declaration.split("(")[0]) for other in self._lines):
+                    out.append(declaration)
+            # what is left are declarations, and __asan_handle_no_return
+        return out
+
+    def _site(self, line: str, what: int, align: int = 1, type_: str = "") -> int:
+        """The number of a new site, or 0 where the access is not the user's."""
+        debug = _DEBUG.search(line)
+        frames = self._locations.frames(debug[1]) if debug else ()
+        inner = list(itertools.takewhile(self._is_ours, frames))
+        user = [f for f in frames if not self._is_ours(f)]
+        if not user or any(f.function.startswith("collective") for f in inner):
+            return 0  # the scheduler's own
+        if any(f.function.startswith("simdgroup_") for f in inner):
+            what |= MATRIX
+        places = [(f.file, f.line) for f in user]
+        self.sites.append(Site(*places[0], user[0].column, what, align, type_, tuple(places[1:])))
+        return self._first_site + len(self.sites) - 1
+
+    def _is_ours(self, frame: _Frame) -> bool:
+        return frame.file == "msl_entries" or Path(frame.folder, frame.file).is_relative_to(
+            self._ours
+        )
+
+    def _access(self, mark: re.Match[str], line: str, access: str, after: str) -> list[str]:
+        """A load or store: `access` is the instruction itself, `after` the one that follows it."""
+        what = READ if mark[1] == "load" else WRITE
+        found = _ACCESS.match(access)
+        type_ = found[3] if found else ""
+        if found and found[1] in ("atomicrmw", "cmpxchg"):
+            what = READ | WRITE | ATOMIC
+        elif found and found[2]:
+            what |= ATOMIC
+        align = _ALIGN.search(access) if found else None
+        size = int(mark[2] if mark[2] != "N" else mark[4])
+        three = _VECTOR3.search(after)
+        if three and access.startswith(f"  {three[1]} = load"):  # clang reads a float3 as a float4
+            size = size * 3 // 4
+        site = self._site(line, what, int(align[1]) if align else 1, type_)
+        if not site:
+            return []
+        bits = self.sites[-1].what | self.sites[-1].align << 8
+        return [
+            f"  call void @msl_access(i64 {mark[3]}, i64 {size}, i32 {bits}, i32 {site}){_debug(line)}"
+        ]
+
+    def _block(self, block: re.Match[str]) -> list[str]:
+        """memcpy, memmove or memset of a whole object."""
+        head, name, tail, to, source, size = block.groups()
+        calls = []
+        for pointer, what in ((source, READ), (to, WRITE)):
+            site = self._site(tail, what | BLOCK) if not (name == "memset" and what == READ) else 0
+            if site:
+                bits = self.sites[-1].what | 1 << 8
+                call = f"  call void @msl_access_block(ptr {pointer}, i64 {size}, i32 {bits}, i32 {site})"
+                calls.append(call + _debug(tail))
+        return [*calls, head + name + tail]
+
+
+def _debug(line: str) -> str:
+    found = _DEBUG.search(line)
+    return found[0] if found else ""
+
+
+def _type_at_start(text: str) -> str:
+    """The IR type that the text starts with, e.g. "[4 x { i32, float }]"."""
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c in "[<{(") - (c in "]>})")
+        if c == " " and depth == 0:
+            return text[:i]
+    return text
+
+
+def _constants(lines: Sequence[str]) -> str:
+    """A table of the constants of program scope, with their sizes, for the bounds check."""
+    rows = []
+    for line in lines:
+        if found := _CONSTANT.match(line):
+            size = (
+                f"ptrtoint (ptr getelementptr ({_type_at_start(found[2])}, ptr null, i32 1) to i64)"
+            )
+            rows.append(f"{{ ptr, i64 }} {{ ptr {found[1]}, i64 {size} }}")
+    rows.append("{ ptr, i64 } zeroinitializer")
+    return f"[{len(rows)} x {{ ptr, i64 }}] [{', '.join(rows)}]"
+
+
+def _string(text: str) -> str:
+    """A C string as an IR constant."""
+    data = text.encode() + b"\0"
+    return f'[{len(data)} x i8] c"' + "".join(f"\\{byte:02x}" for byte in data) + '"'
+
+
+def instrument(ir: str, side: str, alone: bool, ours: Path = OURS) -> str:
+    """The IR with the checking mode's calls and tables.
+
+    `side` is "lead" or "rest" (lane 0, the other lanes); `alone`: there is no "rest". `ours` is the folder of the
+    software device's own headers: what they do for themselves is not the user's access.
+    """
+    instrumenter = _Instrumenter(ir, side, ours)
+    lines = instrumenter.run()
+    export = "dllexport " if re.search(r'^target triple = ".*windows', ir, re.MULTILINE) else ""
+    sites = json.dumps(instrumenter.sites)
+    lines.append(_DECLARATIONS)
+    lines.append(f"@msl_constants_{side} = hidden constant {_constants(lines)}")
+    lines.append(f"@msl_sites_{side} = {export}constant {_string(sites)}")
+    if alone:
+        lines.append(f"@msl_constants_rest = hidden constant {_constants(())}")
+    return "\n".join(lines) + "\n"
+
+
+def read_sites(text: str) -> list[Site]:
+    """The table that `instrument` left in the library."""
+    return [Site(*row) for row in json.loads(text)]
