@@ -182,7 +182,7 @@ WRONG_KEYS = {
     "split.count": [(3, "one of 3 parts")],
     "{arch}.block_count": [(0, "1 to 512"), (513, "1 to 512"), (None, "missing"), ("2", "int")],
     "{arch}.embedding_length": [(0, "from 1"), (None, "missing"), (66, "multiple of the 4")],
-    "{arch}.feed_forward_length": [(0, "from 1"), ([128, 64], "differs between layers")],
+    "{arch}.feed_forward_length": [(0, "from 1"), ([128, 64], "one integer for all layers")],
     "{arch}.attention.head_count": [(0, "from 1"), (1 << 31, "from 1"), (3, "multiple of the 3")],
     "{arch}.attention.head_count_kv": [
         (0, "from 1"),

@@ -78,7 +78,7 @@ class ModelConfig:
         return _read(file)
 
     def rope_inv_freq(self, layer: int) -> np.ndarray:
-        """float64 [head_dim / 2]: the radians pair i turns by per position (RoFormer, eq. 15)."""
+        """float64 [head_dim / 2]: the radians that pair i turns per position (RoFormer, eq. 15)."""
         return self._inv_freqs[self.rope_bases[layer], self.rope_linear_factors[layer]]
 
     @cached_property
@@ -228,12 +228,12 @@ def _sliding_window(
     if arch == "lfm2":
         is_local = [kind == "attention" for kind in kinds]
     elif isinstance(pattern, np.ndarray):
-        is_local = (pattern != 0).tolist()
-        if len(is_local) != len(kinds):
+        if len(pattern) != len(kinds):
             raise keys.file.error(
                 f"the key '{arch}.{key}_pattern' must hold {len(kinds)} values, one for each "
-                f"layer; found {len(is_local)}"
+                f"layer; found {len(pattern)}"
             )
+        is_local = (pattern != 0).tolist()
     else:
         period = keys.positive(f"{key}_pattern", 2 if arch == "gemma2" else 6)
         is_local = [layer % period < period - 1 for layer in range(len(kinds))]
@@ -252,13 +252,12 @@ def _rope(
     base = keys.real("rope.freq_base", 10000.0)
     factor = 1.0
     if scaling == "linear":
-        old_name = keys.file.get(f"{arch}.rope.scale_linear", float, 0.0) or 1.0
-        factor = keys.real("rope.scaling.factor", old_name)
-    # gemma3's local layers turn faster and are never stretched; converters leave their base out.
-    local_base = keys.real("rope.freq_base_swa", 10000.0 if arch == "gemma3" else base)
-    local_factor = 1.0 if arch == "gemma3" else factor
-    if arch == "lfm2":
-        local_base = base
+        factor = keys.real("rope.scaling.factor", keys.real("rope.scale_linear", 1.0))
+    local_base, local_factor = base, factor
+    if arch == "gemma3":  # local layers are never stretched, and converters leave their base out
+        local_base, local_factor = 10000.0, 1.0
+    if arch in ("gemma2", "gemma3"):
+        local_base = keys.real("rope.freq_base_swa", local_base)
     return (
         tuple(base if size is None else local_base for size in window),
         tuple(factor if size is None else local_factor for size in window),

@@ -21,9 +21,12 @@ class Keys:
         """An integer from 1 to `most`; an array is taken if all layers have the same."""
         key = f"{self.arch}.{name}"
         if isinstance(values := self.file.metadata.get(key), np.ndarray):
-            same = len(set(values.tolist())) == 1 and np.issubdtype(values.dtype, np.integer)
-            if not same:
-                raise self.file.error(f"the key {key!r} differs between layers: not supported")
+            is_integer = np.issubdtype(values.dtype, np.integer)
+            if not is_integer or not len(values) or (values != values[0]).any():
+                raise self.file.error(
+                    f"the key {key!r} must be one integer for all layers, found {values.dtype} "
+                    f"{str(values)[:40]}"
+                )
             value = int(values[0])
         elif default is None:
             value = self.file.get(key, int)

@@ -30,7 +30,7 @@ from tinyrvllm.errors import TinyrvllmError
 MAX_HEADER_BYTES: Final = 1 << 25
 MAX_STRING_BYTES: Final = 1 << 24
 MAX_KEYS: Final = 1 << 12
-MAX_TENSORS: Final = 1 << 14
+MAX_TENSORS: Final = 1 << 13
 MAX_ELEMENTS: Final = 1 << 20  # of one array, and strings of all arrays together
 MAX_KEY_BYTES: Final = (1 << 16) - 1  # the format's own limit
 MAX_NAME_BYTES: Final = 64  # the format's own limit
