@@ -17,14 +17,17 @@ from tinyrvllm.soft import objc_double
 
 def run(mtl: ModuleType) -> None:
     """Raises when the bridge breaks a rule, computes something else, or leaks."""
-    for os_version in ((15, 0), (14, 0)):  # maths options are set in two ways
-        machine = objc_double.Machine(os_version=os_version)
+    for machine in (  # maths options are set in two ways, and replays prepared in two
+        objc_double.Machine(os_version=(15, 0), family=1009),
+        objc_double.Machine(os_version=(14, 0), family=1007),
+    ):
         runtime = objc_double.metal(FakeEngine(), machine=machine, check=True)
         with mtl.Device(runtime) as device:
             _compute(mtl, device)
             _refuse(mtl, device)
             _late(mtl, device)
             _thread(device)
+            _indirect(mtl, device, runtime)
             _lifetimes(mtl, device, runtime)
             _options(device, runtime)
         gc.collect()
@@ -142,6 +145,36 @@ def _thread(device: object) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(work).result() == [1]
+
+
+def _indirect(mtl: ModuleType, device: object, runtime: objc_double.SoftRuntime) -> None:
+    library = device.library_from_source(SOURCE, "fake.metal")
+    add, tile = (library.pipeline(name, indirect=True) for name in ("vector_add", "tile"))
+    with (
+        device.from_numpy(np.ones(100, np.float32)) as a,
+        device.from_numpy(np.zeros(104, np.float32)) as c,
+        device.from_numpy(np.array([100], np.uint32)) as n,
+        mtl.IndirectCommands(device, capacity=4, slots=4) as program,
+    ):
+        program.record(add, (4, 1, 1), (32, 1, 1), [a, a, (c, 16), n], barrier=False)
+        program.record(add, (4, 1, 1), (32, 1, 1), [a, (c, 16), (c, 16), n])
+        program.record(tile, (1, 1, 1), (1, 1, 1), [c], threadgroup_memory=64)
+        if device.limits.os_version >= (15, 0):
+            alive = len(runtime.live())
+            mtl.ResidencySet(device, [a, c]).close()
+            assert len(runtime.live()) == alive, "the set lives on"
+        for _ in range(2):
+            with device.commands() as commands, commands.encoder(concurrent=True) as encoder:
+                program.execute(encoder)
+            assert (c.numpy(np.float32, (100,), offset=16) == 3).all()
+            assert c.numpy(np.uint32)[0] == 64 and commands.dispatches == 3
+        commands = device.commands()
+        with commands.encoder() as encoder:
+            program.execute(encoder)
+        commands.commit()
+        with pytest.raises(mtl.MetalError, match="is in use"):
+            c.numpy()
+        commands.wait()
 
 
 def _lifetimes(mtl: ModuleType, device: object, runtime: objc_double.SoftRuntime) -> None:

@@ -571,6 +571,25 @@ MUTANTS = {
                                  "MTLBuffer\tcontents\tinstance\tQ"),
     "wrong sign in the table": ("api.tsv", "supportsFamily:\tinstance\tB\tq",
                                 "supportsFamily:\tinstance\tB\tQ"),
+    "replay without its buffers": (
+        "indirect.py", "        send.use(handle, handles, len(handles), usage)", "        pass",
+    ),
+    "replay without its pipelines": ("indirect.py", "if self._set_first:", "if False:"),
+    "replay without barriers": ("indirect.py", "            if barrier:", "            if False:"),
+    "replay of too little": (
+        "indirect.py", "(0, self.count))", "(0, self.count - 1))",
+    ),
+    "replayed buffers not in flight": (
+        "indirect.py", "        encoder.commands.buffers.update(self._buffers)\n", "",
+    ),
+    "pipeline not for replays": (
+        "library.py", "send.set_indirect(descriptor.handle, indirect)",
+        "send.set_indirect(descriptor.handle, False)",
+    ),
+    "residency set stays with the queue": (
+        "indirect.py",
+        "            self.send.remove_from_queue(self._queue.handle, self._handle)\n", "",
+    ),
     "missing colon": ("command.py", '"MTLCommandBuffer commit"', '"MTLCommandBuffer commit:"'),
     "misspelt selector": (
         "command.py", "setBuffer:offset:atIndex:", "setBuffer:atIndex:offset:",

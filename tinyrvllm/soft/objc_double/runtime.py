@@ -69,6 +69,11 @@ class ObjCObject:
         other.retain()
         self._held.append(other)
 
+    def let_go(self, other: "ObjCObject") -> None:
+        """Undoes `hold`."""
+        self._held.remove(other)
+        other.release()
+
     def dealloc(self) -> None:
         """Runs when the last owner lets go."""
 
