@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ _MISSING = (
     "the software device needs clang 19 or newer, and found none: "
     'pip install "tinyrvllm[soft]", or set TINYRVLLM_CLANG to a clang'
 )
+FRAME_BYTES = 40_000  # of a fiber's 64 KiB stack; the rest is for what it calls
 LANGUAGE = ("-x", "c++", "-std=c++20")
 # No fast maths and no contraction: a*b+c rounds twice, and half rounds after each operation.
 FLAGS = (
@@ -35,15 +36,10 @@ FLAGS = (
     -fno-lax-vector-conversions -fno-sanitize=undefined -fvisibility=hidden -fno-stack-protector
     -fno-strict-aliasing -fno-threadsafe-statics -Xclang -ffloat16-excess-precision=none
     -Wall -Wno-unused -Wno-unknown-pragmas -Wno-unknown-attributes -Wno-vla-cxx-extension
-    -Wno-undefined-internal -Wno-undefined-inline -Wframe-larger-than=40000""".split(),
+    -Wno-undefined-internal -Wno-undefined-inline""".split(),
+    f"-Wframe-larger-than={FRAME_BYTES}",
 )
-CHECK_FLAGS = tuple(
-    """-O1 -g -fno-omit-frame-pointer -DMSL_CHECK""".split()  # later -O wins
-)
-SANITIZE_FLAGS = tuple(
-    """-fsanitize=thread -mllvm -tsan-instrument-atomics=0
-    -mllvm -tsan-instrument-func-entry-exit=0""".split()
-)
+CHECK_FLAGS = ("-DMSL_CHECK",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +81,27 @@ class Compiler:
         if result.returncode:
             raise MSLError(result.stderr)
         return result.stderr
+
+    def precompile(self, header: Path, output: Path, flags: Sequence[str]) -> None:
+        """Makes a precompiled header; it may only be used with the same flags."""
+        arguments = [*FLAGS, *self.machine_flags, f"-I{HERE}", f"-I{INCLUDE}", *flags]
+        arguments += ["-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp"]
+        result = self.run([*arguments, "-x", "c++-header", str(header), "-o", str(output)])
+        if result.returncode:
+            raise MSLError(result.stderr)
+
+    def compile_instrumented(
+        self, source: Path, output: Path, flags: Sequence[str], instrument: Callable[[str], str]
+    ) -> str:
+        """Like `compile`, with a change to the LLVM IR on the way."""
+        ir = output.with_suffix(".ll")
+        warnings = self.compile(source, ir, [*flags, "-S", "-emit-llvm"])
+        ir.write_text(instrument(ir.read_text(encoding="utf-8")), encoding="utf-8")
+        rest = ["-x", "ir", "-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *self.machine_flags]
+        result = self.run(["-c", *rest, str(ir), "-o", str(output)])
+        if result.returncode:
+            raise RuntimeError(f"instrumented code does not compile: {result.stderr}")
+        return warnings + result.stderr
 
     def check_syntax(self, source: Path, flags: Sequence[str]) -> str:
         """All diagnostics of a compilation that makes nothing."""
