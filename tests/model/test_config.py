@@ -265,6 +265,13 @@ def test_wrong_rope_factors_are_named(config_of, factors: list[float]) -> None:
         config_of("llama", tensors={"rope_freqs.weight": np.array(factors)})
 
 
+def test_a_message_stays_short(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.gguf", keys={"general.architecture": "x" * 100_000})
+    with GGUFFile(path) as file, pytest.raises(GGUFError, match="architecture 'xxx") as caught:
+        ModelConfig.from_gguf(file)
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_file_with_only_a_vocabulary(tmp_path: Path) -> None:
     write_gguf(tmp_path / "vocab.gguf", "llama", {"tokenizer.ggml.tokens": ["a"]}, {})
     with GGUFFile(tmp_path / "vocab.gguf") as file, pytest.raises(GGUFError, match="no tensors"):

@@ -15,6 +15,7 @@ __all__ = ["GGUFError", "GGUFFile", "StringArray", "TensorInfo"]
 
 DEFAULT_ALIGNMENT: Final = 32  # the format's
 MAX_ALIGNMENT: Final = 1 << 20
+MAX_MESSAGE: Final = 800  # letters; a damaged file may have a name of megabytes to show
 _REQUIRED: Final = object()
 T = TypeVar("T")
 D = TypeVar("D")
@@ -67,7 +68,7 @@ class GGUFFile:
 
     def error(self, message: str) -> GGUFError:
         """A GGUFError about this file, to be raised by whoever finds the mistake."""
-        return GGUFError(f"{self.path.name}: {message}")
+        return GGUFError(f"{self.path.name}: {message[:MAX_MESSAGE]}")
 
     @overload
     def get(self, key: str, kind: type[T]) -> T: ...
