@@ -38,7 +38,9 @@ def address_space_diagnostics(unit: Unit) -> str:
     """
     with tempfile.TemporaryDirectory(prefix="tinyrvllm-") as folder:
         path = Path(folder) / "spaces.cpp"
-        path.write_text(_program(unit), encoding="utf-8")
+        kernels = [f"constexpr auto msl_kernel{i} = &{k.kernel.function};"
+                   for i, k in enumerate(unit.kernels.values())]
+        path.write_text(_program(unit, entry="\n".join(kernels)), encoding="utf-8")
         flags = (*SPACES, *_matrix_flags(unit))
         return compiler.find().check_syntax(path, [*flags, *_including(_header(flags))])
 
@@ -108,15 +110,20 @@ def _including(header: Path) -> Sequence[str]:
 
 
 def _program(whole: Unit, values: str = "", entry: str = "") -> str:
-    """The translation unit: the user's code in a namespace of its own, then the entry points."""
+    """The translation unit: the user's code, then the entry points.
+
+    Internal linkage keeps lane 0's code and that of the other lanes apart in one library. A
+    namespace would not do: some sources add overloads to namespace metal.
+    """
     return (
-        f'{values}namespace msl_user {{ namespace {{\n{whole.code}\n}} }}\n# 1 "msl_entries"\n'
-        f"{entry}\n"
+        f"{values}#pragma clang attribute push(__attribute__((internal_linkage)), "
+        "apply_to = any(function, record, variable(is_global)))\n"
+        f'{whole.code}\n#pragma clang attribute pop\n# 1 "msl_entries"\n{entry}\n'
     )
 
 
 def _entry(unit: KernelUnit, side: str, check: bool) -> str:
-    arguments = [f"&msl_user::{unit.kernel.function}"]
+    arguments = [f"&{unit.kernel.function}"]
     for p in unit.kernel.params:
         slots = {"buffer": f"Buffer<{p.index}>", "threadgroup": f"Threadgroup<{p.index}>"}
         arguments.append("msl::" + slots.get(p.kind, p.kind))
