@@ -1,47 +1,125 @@
-"""Blocks of quantised weights to floats, in pieces that stay in the processor's cache."""
+"""Quantised weights to floats, quickly: in pieces that stay in a core's cache, on every core.
+
+The types that most weights of our models have are unpacked here, several times as fast as the
+`gguf` package does and to the same bits; the package unpacks the others. A block's layout is that
+of ggml-common.h: a half-precision scale, perhaps a minimum, perhaps the fifth bits, the quants.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.constants import GGMLQuantizationType as Type
+from gguf.quants import dequantize as gguf_dequantize
 
 from tinyrvllm.model.weights import RawTensor
 
-# Elements at a time: 64 K of them and their temporaries fit in a core's second-level cache.
+# Elements at a time: as floats a quarter of a megabyte, half of a small second-level cache.
 PIECE_ELEMENTS: Final = 1 << 16
-THREADS: Final = min(8, os.cpu_count() or 1)
+_POOL: Final = ThreadPoolExecutor(os.cpu_count(), "dequantize")  # numpy releases Python's lock
 
 
-def stacked(tensors: Sequence[RawTensor], dtype: type[np.floating]) -> np.ndarray:
-    """Tensors with the same columns as one array of `dtype`: [sum of their rows, columns]."""
-    columns = tensors[0].shape[1:]
-    out = np.empty((sum(tensor.shape[0] for tensor in tensors), *columns), dtype)
+class Arena:
+    """Memory for `size` floats, taken piece by piece.
+
+    It is one array, which Linux backs with huge pages: half a gigabyte of small arrays would spend
+    longer in page faults than in dequantising. Memory that is not taken is never touched.
+    """
+
+    def __init__(self, size: int, dtype: type[np.floating]) -> None:
+        self.free = np.empty(size, dtype)
+
+    def take(self, rows: int, columns: int) -> np.ndarray:
+        """An array [rows, columns] whose longer axis is contiguous in memory.
+
+        BLAS streams such a matrix fastest (measured with OpenBLAS from 576x1536 to 3072x576, for
+        1 to 128 right-hand sides).
+        """
+        taken, self.free = np.split(self.free, [rows * columns])
+        order: Literal["F", "C"] = "F" if rows >= columns else "C"
+        return taken.reshape((rows, columns), order=order)
+
+
+def stacked(tensors: Sequence[RawTensor], arena: Arena) -> np.ndarray:
+    """Matrices of the same width on top of each other: [sum of rows, columns]."""
+    columns = tensors[0].shape[1]
+    out = arena.take(sum(tensor.shape[0] for tensor in tensors), columns)
+    step = max(1, PIECE_ELEMENTS // columns)
     pieces = []
-    flat = out.reshape(-1)
     start = 0
     for data, kind, _ in tensors:
-        block, block_bytes = GGML_QUANT_SIZES[kind]
-        blocks = data.reshape(-1, block_bytes)
-        step = PIECE_ELEMENTS // block
-        for first in range(0, len(blocks), step):
-            piece = blocks[first : first + step]
-            pieces.append((piece, kind, flat[start : start + len(piece) * block]))
-            start += len(piece) * block
-    if len(pieces) == 1:
-        _dequantize_piece(pieces[0])
-    else:
-        with ThreadPoolExecutor(THREADS) as pool:  # numpy lets go of the interpreter's lock
-            list(pool.map(_dequantize_piece, pieces))
+        for first in range(0, len(data), step):
+            piece = data[first : first + step]
+            pieces.append((out[start : start + len(piece)], piece, kind))
+            start += len(piece)
+    list(_POOL.map(_fill, pieces))
     return out
 
 
-def _dequantize_piece(piece: tuple[np.ndarray, GGMLQuantizationType, np.ndarray]) -> None:
-    blocks, kind, out = piece
-    if kind is GGMLQuantizationType.F32:
-        out[...] = blocks.reshape(-1).view("<f4")
-    else:
-        out[...] = dequantize(blocks.reshape(1, -1), kind).reshape(-1)
+def _fill(piece: tuple[np.ndarray, np.ndarray, Type]) -> None:
+    out, data, kind = piece
+    out[...] = dequantize(data, kind)
+
+
+def dequantize(data: np.ndarray, kind: Type) -> np.ndarray:
+    """uint8 [rows, row_bytes] as the file has it -> float32 [rows, columns]."""
+    if kind not in _UNPACK:
+        return gguf_dequantize(data, kind)
+    block_bytes = GGML_QUANT_SIZES[kind][1]
+    quants, scale, minimum = _UNPACK[kind](data.reshape(-1, block_bytes))
+    values = quants.astype(np.float32)  # [blocks, block]
+    values *= scale.astype(np.float32)
+    if minimum is not None:
+        values += minimum.astype(np.float32)
+    return values.reshape(len(data), -1)
+
+
+# Each gives quants [blocks, 32], scale [blocks, 1], and what to add, [blocks, 1], or None.
+Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def _q8_0(blocks: np.ndarray) -> Unpacked:
+    return blocks[:, 2:].view(np.int8), blocks[:, :2].view("<f2"), None
+
+
+def _q4_0(blocks: np.ndarray) -> Unpacked:
+    return _nibbles(blocks[:, 2:]) - np.int8(8), blocks[:, :2].view("<f2"), None
+
+
+def _q4_1(blocks: np.ndarray) -> Unpacked:
+    return _nibbles(blocks[:, 4:]), blocks[:, :2].view("<f2"), blocks[:, 2:4].view("<f2")
+
+
+def _q5_0(blocks: np.ndarray) -> Unpacked:
+    quants = _nibbles(blocks[:, 6:]) + _fifth_bits(blocks[:, 2:6]) - np.int8(16)
+    return quants, blocks[:, :2].view("<f2"), None
+
+
+def _q5_1(blocks: np.ndarray) -> Unpacked:
+    quants = _nibbles(blocks[:, 8:]) + _fifth_bits(blocks[:, 4:8])
+    return quants, blocks[:, :2].view("<f2"), blocks[:, 2:4].view("<f2")
+
+
+def _nibbles(packed: np.ndarray) -> np.ndarray:
+    """[blocks, 16] bytes -> int8 [blocks, 32]: first all the low halves, then all the high ones."""
+    quants = np.empty((len(packed), 32), np.uint8)
+    np.bitwise_and(packed, 15, out=quants[:, :16])
+    np.right_shift(packed, 4, out=quants[:, 16:])
+    return quants.view(np.int8)
+
+
+def _fifth_bits(packed: np.ndarray) -> np.ndarray:
+    """[blocks, 4] bytes -> int8 [blocks, 32] of 0 and 16; bit i belongs to quant i."""
+    return np.unpackbits(packed, axis=1, bitorder="little").view(np.int8) << np.int8(4)
+
+
+_UNPACK: Final[dict[Type, Callable[[np.ndarray], Unpacked]]] = {
+    Type.Q8_0: _q8_0,
+    Type.Q4_0: _q4_0,
+    Type.Q4_1: _q4_1,
+    Type.Q5_0: _q5_0,
+    Type.Q5_1: _q5_1,
+}

@@ -5,6 +5,7 @@ first used and then kept, [out, in] as in the file: one row is one output's weig
 BLAS reads memory in order. Matrices that share their input are stacked into one.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -35,7 +36,8 @@ class SequenceCache(Protocol):
 class Cache(Protocol):
     """What the layers remember between steps; the runner decides where it lives."""
 
-    sequences: Sequence[SequenceCache]
+    @property
+    def sequences(self) -> Sequence[SequenceCache]: ...
 
     def write(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         """Keep this step's keys and values: [T, kv_heads, head_dim]."""
@@ -52,6 +54,7 @@ class Reference:
         self.dtype = dtype
         self.layers = [Layer(self, index) for index in range(config.num_layers)]
         self._stacks: dict[tuple[str, ...], np.ndarray] = {}
+        self._arena = dequantize.Arena(sum(map(math.prod, weights.shapes.values())), dtype)
 
     def forward(self, token_ids: np.ndarray, positions: np.ndarray, cache: Cache) -> np.ndarray:
         """The hidden states after the last layer and its norm: [T, hidden]."""
@@ -78,7 +81,11 @@ class Reference:
         """Tensors as one array, stacked along the first axis; dequantised once and kept."""
         if names not in self._stacks:
             raw = [self.weights.raw(name) for name in names]
-            self._stacks[names] = dequantize.stacked(raw, self.dtype)
+            if len(raw[0].shape) == 1:
+                vectors = [dequantize.dequantize(data, kind)[0] for data, kind, _ in raw]
+                self._stacks[names] = np.concatenate(vectors).astype(self.dtype)
+            else:
+                self._stacks[names] = dequantize.stacked(raw, self._arena)
         return self._stacks[names]
 
 
@@ -107,8 +114,8 @@ class Layer:
     def __init__(self, model: Reference, index: int) -> None:
         self.config = model.config
         self.get = lambda *names: model.get(*(f"blk.{index}.{name}" for name in names))
-        kinds = {"attention": Attention, "conv": ShortConvolution}
-        self.mix = kinds[model.config.layer_kinds[index]](self.config, index, self.get)
+        kind = Attention if self.config.layer_kinds[index] == "attention" else ShortConvolution
+        self.mix = kind(self.config, index, self.get)
 
     def __call__(self, x: np.ndarray, rope: Rope, cache: Cache) -> np.ndarray:
         mixed = self.mix(self.norm("attn_norm", x), rope, cache)
