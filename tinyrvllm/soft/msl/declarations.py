@@ -68,7 +68,7 @@ def _declaration(tokens: Tokens, start: int, scope: str) -> Declaration:
         x = tokens[i]
         if x in ("[[", "["):
             i = tokens.after(i)
-        elif x == "<" and not assigned and (tokens.kind(i - 1) == "name"):
+        elif x == "<" and not assigned and tokens.opens_template(i):
             i = tokens.after(i)
         elif x == "(":
             after = tokens.after(i)
@@ -94,6 +94,8 @@ def _declaration(tokens: Tokens, start: int, scope: str) -> Declaration:
 
 def _names_a_function(tokens: Tokens, paren: int) -> bool:
     before = paren - 1
+    if "operator" in (tokens[before - 1], tokens[before - 2]):  # operator<, operator[]
+        return True
     return tokens[before] == ">" or (
         tokens.kind(before) == "name" and tokens[before] not in _NOT_A_FUNCTION
     )

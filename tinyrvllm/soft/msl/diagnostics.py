@@ -8,7 +8,12 @@ _HEADERS = str(Path(__file__).parents[1] / "include")
 _OURS = ("namespace (anonymous)::", "msl_user::", "metal::detail::", "(anonymous namespace)::")
 # Clang's own vectors and our struct copies have no address spaces: these errors of the syntax-only
 # pass say nothing about the user's code, which the real compilation checks anyway.
-_FALSE_POSITIVES = ("no matching constructor", "no viable overloaded", "no matching member function")
+_FALSE_POSITIVES = (
+    "no matching constructor",
+    "no viable overloaded",
+    "no matching member function",
+    "object parameter of type",
+)
 
 
 def errors(stderr: str) -> list[str]:

@@ -34,24 +34,25 @@ def vectors(tokens: Tokens) -> None:
 
     In C++ neither means for clang's vectors what it means in Metal. A name that may stand for a
     vector (a template parameter, an alias) is treated alike: make and caster know the difference.
+    They also convert between half and bfloat, which clang does not.
     """
     names = _possible_vectors(tokens)
     for i in range(len(tokens)):
         x = tokens[i]
-        vector = bool(_VECTOR.fullmatch(x)) or x in names
-        if x == "vec" and tokens[i + 1] == "<" and tokens[i - 1] != "struct":
-            after = tokens.after(i + 1)
-            if tokens[after] == "(" and not _declares(tokens, i):
-                tokens[i], tokens[after - 1] = "metal::make<vec", ">>"
-        elif vector and tokens[i + 1] == "(" and not _declares(tokens, i):
-            tokens[i] = f"metal::make<{x}>"
-        elif x == "(" and tokens[i + 2] == ")":
-            if _VECTOR.fullmatch(tokens[i + 1]) or tokens[i + 1] in names:
-                _cast(tokens, i)
+        if x == "static_cast" and tokens[i + 1] == "<":
+            if not {"*", "&"} & {tokens[k] for k in range(i, tokens.after(i + 1))}:
+                tokens[i] = "metal::make"
+        elif x == "(":
+            _cast(tokens, i, names)
+        elif (end := _vector_type(tokens, i, names)) and tokens[end] == "(":
+            if not _declares(tokens, i, end):
+                _compared(tokens, end)
+                tokens[i] = "metal::make<" + x
+                tokens[end - 1] += ">"
 
 
 def _possible_vectors(tokens: Tokens) -> set[str]:
-    names: set[str] = set()
+    names = {"half", "bfloat"}
     for i in range(len(tokens)):
         if tokens[i] in ("typename", "class") and tokens[i + 2] in (",", ">", "="):
             names.add(tokens[i + 1])
@@ -64,16 +65,68 @@ def _possible_vectors(tokens: Tokens) -> set[str]:
     return names
 
 
-def _declares(tokens: Tokens, i: int) -> bool:
-    """True where the name before a parenthesis is no constructor call: ~T(, operator T(, x.T(."""
-    return tokens[i - 1] in ("operator", "~", ".", "->", "struct", "class", "decltype")
+def _vector_type(tokens: Tokens, i: int, names: set[str]) -> int:
+    """Position after the type at `i` that is or may be a vector; 0 where there is none."""
+    if tokens[i] == "vec" and tokens[i + 1] == "<":
+        return tokens.after(i + 1)
+    return i + 1 if _VECTOR.fullmatch(tokens[i]) or tokens[i] in names else 0
 
 
-def _cast(tokens: Tokens, i: int) -> None:
-    before, operand = tokens.kind(i - 1), tokens[i + 3]
+def _declares(tokens: Tokens, i: int, paren: int) -> bool:
+    """True where a type before a parenthesis is no constructor call.
+
+    ~T(, operator T(, x.T(, and the declarator of `float4 (&tile)[8]`.
+    """
+    if tokens[i - 1] in ("operator", "~", ".", "->", "struct", "class", "decltype"):
+        return True
+    declarator = tokens[paren + 1] in ("&", "*") and tokens[paren + 3] == ")"
+    return declarator and tokens[paren + 4] in ("[", "(")
+
+
+def _cast(tokens: Tokens, i: int, names: set[str]) -> None:
+    """`(T)x`, where T may be qualified: (typename X::T)x, (metal::float4)x."""
+    end = i + 1
+    while tokens[end + 1] == "::" or tokens[end] in ("typename", "metal"):
+        end += 2 if tokens[end + 1] == "::" else 1
+    end = _vector_type(tokens, end, names)
+    if not end or tokens[end] != ")":
+        return
+    before, operand = tokens.kind(i - 1), tokens[end + 1]
     if before == "name" and tokens[i - 1] not in _EXPRESSION_WORDS:
         return  # f(float4): a parameter list or sizeof
     if tokens[i - 1] in (")", "]", ">"):
         return
-    if tokens.kind(i + 3) in ("name", "number") or operand in ("(", "-", "*", "+", "!", "~", "::"):
-        tokens[i], tokens[i + 2] = "metal::caster<", ">()->*"
+    if tokens.kind(end + 1) in ("name", "number") or operand in tuple("(-*+!~") + ("::",):
+        if operand == "(":
+            _compared(tokens, end + 1)
+        tokens[i], tokens[end] = "metal::caster<", ">()->*"
+
+
+def _compared(tokens: Tokens, paren: int) -> None:
+    """float4(a < b): a comparison of vectors is -1 where true in clang, and 1 in Metal."""
+    end = tokens.after(paren) - 1
+    i, found = paren + 1, False
+    while i < end:
+        x = tokens[i]
+        if x in (",", "?"):
+            return
+        if x in ("(", "[", "{"):
+            i = tokens.after(i)
+            continue
+        if x == "<" and tokens.kind(i - 1) == "name" and (close := _template_end(tokens, i, end)):
+            i = close
+            continue
+        found |= x in ("<", ">", "<=", ">=", "==", "!=")
+        i += 1
+    if found:
+        tokens[paren], tokens[end] = "(metal::compared(", "))"
+
+
+def _template_end(tokens: Tokens, i: int, end: int) -> int:
+    """Position after the > of `name<...>(` or `name<...>::`; 0 where < is a comparison."""
+    depth = 0
+    for k in range(i, end):
+        depth += (tokens[k] == "<") - (tokens[k] == ">")
+        if depth == 0:
+            return k + 1 if tokens[k + 1] in ("(", "::", "{") else 0
+    return 0

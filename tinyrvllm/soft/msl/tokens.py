@@ -79,6 +79,10 @@ class Tokens:
         for token in self.list[start:end]:
             token.text = ""
 
+    def opens_template(self, i: int) -> bool:
+        """Whether the < at `i` may open template arguments, and is no operator<."""
+        return self.kind(i - 1) == "name" and self[i - 1] != "operator"
+
     def find(self, start: int, stops: str) -> int:
         """First token at or after `start` that is one of the characters `stops`, or the end."""
         i = start

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tinyrvllm.soft.msl import constants, declarations, kernels, spelling, threadgroup, unsupported
+from tinyrvllm.soft.msl import constants, declarations, kernels, qualifiers, spelling
+from tinyrvllm.soft.msl import threadgroup, unsupported
 from tinyrvllm.soft.msl.calls import CallGraph, Level
 from tinyrvllm.soft.msl.constants import FunctionConstant
 from tinyrvllm.soft.msl.kernels import Kernel
@@ -31,6 +32,7 @@ def translate(preprocessed: str, filename: str) -> Unit:
     """Raises MSLError for what is no Metal, and for Metal that this device does not run."""
     tokens = Tokens(preprocessed, filename)
     unsupported.words(tokens)
+    qualifiers.drop(tokens)
     spelling.literals(tokens)
     found = list(declarations.scan(tokens))
     graph = CallGraph(tokens, found)

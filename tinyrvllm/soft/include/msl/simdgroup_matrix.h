@@ -51,7 +51,6 @@ template <class P> MSL_INLINE float8 load_row(P p) {
 #ifdef MSL_AS
   return (float8)(float)*p;
 #else
-  msl_check_access(p, sizeof(row_of<pointee<P>>), false);
   return __builtin_convertvector(*(const row_of<pointee<P>> *)p, float8);
 #endif
 }
@@ -59,7 +58,6 @@ template <class P> MSL_INLINE void store_row(P p, float8 v) {
 #ifdef MSL_AS
   *p = (pointee<P>)v[0];
 #else
-  msl_check_access(p, sizeof(row_of<pointee<P>>), true);
   *(row_of<pointee<P>> *)p = __builtin_convertvector(v, row_of<pointee<P>>);
 #endif
 }
@@ -76,7 +74,7 @@ MSL_INLINE void transpose_rows(float8 *r) {
 }
 }  // namespace detail
 
-template <class T, int C, int R> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
+template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
   simdgroup_matrix<T, C, R> m;
   for (int i = 0; i < 8; i++) m.row[i] = (detail::float8)(float)v;
   return m;
@@ -101,7 +99,7 @@ MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, const simd
   detail::multiply_rows<D>(d.row, a.row, b.row, c.row);
 }
 #else
-template <class T, int C, int R> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T) { return {}; }
+template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T) { return {}; }
 template <class M, class... A> MSL_INLINE void simdgroup_load(M &, A...) {}
 template <class M, class... A> MSL_INLINE void simdgroup_store(M, A...) {}
 template <class D, class A, class B, class E> MSL_INLINE void simdgroup_multiply_accumulate(D &, const A &, const B &, const E &) {}

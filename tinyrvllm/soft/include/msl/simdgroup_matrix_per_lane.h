@@ -52,7 +52,7 @@ template <class T, int C, int R> simdgroup_matrix<T, C, R>::simdgroup_matrix(T d
   uint row = detail::row_of_lane(detail::lane()), column = detail::column_of_lane(detail::lane());
   elements = thread_elements_type{row == column ? diagonal : (T)0, row == column + 1 ? diagonal : (T)0};
 }
-template <class T, int C, int R> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
+template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
   simdgroup_matrix<T, C, R> m;
   m.elements = (vec<T, 2>)v;
   return m;

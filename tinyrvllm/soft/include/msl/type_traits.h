@@ -154,6 +154,7 @@ template <> struct limits<float> { typedef float_limits<float, 24, 128> type; };
 template <> struct limits<half> { typedef float_limits<half, 11, 16> type; };
 template <> struct limits<bfloat> { typedef float_limits<bfloat, 8, 128> type; };
 }  // namespace detail
-template <class T> struct numeric_limits : detail::limits<T>::type {};
+template <class T> struct _numeric_limits_impl : detail::limits<T>::type {};   // Apple's name: libraries specialise it
+template <class T> struct numeric_limits : _numeric_limits_impl<T> {};
 template <class T> struct numeric_limits<const T> : numeric_limits<T> {};
 }  // namespace metal
