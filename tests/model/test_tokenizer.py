@@ -49,7 +49,7 @@ def test_ids_and_text_are_llama_cpps(model: str, real_model: RealModel) -> None:
     reference = json.loads((REFERENCE / f"{MODELS[model]}.llamacpp.json").read_text())
     assert tokenizer.vocab_size == reference["n_vocab"]
     assert tokenizer.eos_ids == set(reference["eog_tokens"])
-    assert tokenizer.adds_bos == reference["add_bos"]
+    assert bool(tokenizer.begin) == reference["add_bos"]
     for string in reference["tokenize"]:
         data = bytes.fromhex(string["hex"])
         for flags, expected in string["ids"].items():
@@ -138,10 +138,10 @@ def test_phi3_tokens_swallow_the_space_after_them(tmp_path: Path) -> None:
 
 
 def test_bos_defaults(tmp_path: Path) -> None:
-    assert tiny(tmp_path, byte_level_bpe(), pre="llama-bpe", add_bos_token=None).adds_bos
-    assert not tiny(tmp_path, byte_level_bpe(), add_bos_token=None).adds_bos
+    assert tiny(tmp_path, byte_level_bpe(), pre="llama-bpe", add_bos_token=None).begin == [1]
+    assert tiny(tmp_path, byte_level_bpe(), add_bos_token=None).begin == []
     spm = tiny(tmp_path, sentencepiece(), add_bos_token=None, bos_token_id=None)
-    assert spm.adds_bos and spm.bos_id == 1
+    assert spm.begin == [1] and spm.end == []
     both = tiny(tmp_path, byte_level_bpe(), add_bos_token=True, add_eos_token=True)
     assert both.encode("") == [both.bos_id, both.eos_id]
 

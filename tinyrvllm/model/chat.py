@@ -119,10 +119,8 @@ class ChatTemplate:
                 ids.append(part)
             else:
                 ids += self._tokenizer.encode(part.replace(_MARK, ""), add_special=False)
-        bos = self._tokenizer.bos_id
-        if self._tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        return ids
+        begin = self._tokenizer.begin  # most templates write it themselves
+        return ids if ids[:1] == begin else begin + ids
 
     def _as_data(self, value: Any) -> Any:
         """A copy in which no string holds a special token's text: marks keep its letters apart."""

@@ -6,6 +6,7 @@ longer than loading the model. This heap needs only the scores.
 """
 
 import re
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Final
 
@@ -14,6 +15,7 @@ import numpy as np
 from tinyrvllm.model.gguf_file import GGUFFile, StringArray
 
 SPACE: Final = "\u2581"  # ▁ stands for a space inside tokens
+_CACHED_WORD: Final = 64  # characters; longer words hardly come twice
 
 # What llama.cpp takes for one symbol: a lead byte and as many bytes as it announces, valid or not.
 _SYMBOL: Final = re.compile(
@@ -41,11 +43,33 @@ class SentencePiece:
         self._costs = (-scores.astype(np.float64)).tolist()  # a heap's first is its smallest
         self._ids = ids
         self._byte_ids = byte_ids
+        # Nothing merges across a space that no token has within it (in Gemma's vocabulary one
+        # does, after ">"). Text is cut there into words, and a word is merged only once.
+        joined = "\ud800".join(ids)  # with what no text in UTF-8 can hold
+        inner = "".join(set(re.findall(f"[^{SPACE}\ud800](?={SPACE})", joined)))
+        self._cuts = re.compile(f"(?<![{SPACE}{re.escape(inner)}])(?={SPACE})")
+        self._cached_word = lru_cache(maxsize=1 << 15)(self._word)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text without special tokens; lone surrogates are undecodable bytes."""
+        text = text.replace(" ", SPACE)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            data = text.encode("utf-8", "surrogateescape")
+            symbols = [s.decode("utf-8", "surrogateescape") for s in _SYMBOL.findall(data)]
+            return self._encode_symbols(symbols)
+        ids: list[int] = []
+        for word in self._cuts.split(text):
+            ids += self._cached_word(word) if len(word) <= _CACHED_WORD else self._word(word)
+        return ids
+
+    def _word(self, word: str) -> list[int]:
+        return self._encode_symbols(list(word))
+
+    def _encode_symbols(self, symbols: list[str]) -> list[int]:
         ids = []
-        for symbol in self._merged(_symbols(text.replace(" ", SPACE))):
+        for symbol in self._merged(symbols):
             if symbol in self._ids:
                 ids.append(self._ids[symbol])
             else:
@@ -87,12 +111,3 @@ class SentencePiece:
     def token_bytes(text: str) -> bytes:
         """The bytes that a token of the vocabulary stands for."""
         return text.replace(SPACE, " ").encode()
-
-
-def _symbols(text: str) -> list[str]:
-    try:
-        text.encode()
-        return list(text)
-    except UnicodeEncodeError:
-        data = text.encode("utf-8", "surrogateescape")
-        return [symbol.decode("utf-8", "surrogateescape") for symbol in _SYMBOL.findall(data)]

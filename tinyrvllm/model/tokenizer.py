@@ -44,9 +44,9 @@ class Tokenizer:
     """The tokenizer of a GGUF file.
 
     `bos_id`, `eos_id`, `unk_id`, `pad_id`: ids or None. `eos_ids`: every id that ends a generation.
-    `adds_bos`, `adds_eos`: whether `encode` begins and ends a text with them. `vocab_size`: ids are
-    0 <= id < vocab_size. Raises GGUFError for a file whose tokenizer is missing, damaged or not
-    supported.
+    `begin`, `end`: what the model wants around a text: [BOS] or [], [EOS] or []. `vocab_size`: ids
+    are 0 <= id < vocab_size. Raises GGUFError for a file whose tokenizer is
+    missing, damaged or not supported.
     """
 
     @classmethod
@@ -83,22 +83,17 @@ class Tokenizer:
         self._prefix = ""
         if is_sentencepiece and file.get("tokenizer.ggml.add_space_prefix", bool, True):
             self._prefix = " "
-        self.adds_bos = file.get("tokenizer.ggml.add_bos_token", bool, self._model.adds_bos)
-        self.adds_eos = file.get("tokenizer.ggml.add_eos_token", bool, False)
-        for name, adds, id in (
-            ("bos", self.adds_bos, self.bos_id),
-            ("eos", self.adds_eos, self.eos_id),
-        ):
-            if adds and id is None:
-                raise file.error(
-                    f"the tokenizer adds {name.upper()} to every text, but the key "
-                    f"'tokenizer.ggml.{name}_token_id' is missing"
-                )
+        self.begin = self._added(file, "bos", self.bos_id, self._model.adds_bos)
+        self.end = self._added(file, "eos", self.eos_id, False)
         self.eos_ids = self._end_of_generation(file, ids)
+        # Longest first, as llama.cpp cuts them out.
+        self._parsed_ids = self._of_kinds((*_SPECIAL, TokenType.USER_DEFINED))
+        self._parsed_ids.sort(key=lambda id: -len(self._texts[id].encode()))
+        self._user_defined_ids = [id for id in self._parsed_ids if not self.is_special(id)]
         # One that is a single character could not be told from a user's in `split_special`.
-        self._special_ids = [id for id in self._longest_first(_SPECIAL) if len(self._texts[id]) > 1]
-        self._parsed_ids = self._longest_first((*_SPECIAL, TokenType.USER_DEFINED))
-        self._user_defined_ids = self._longest_first((TokenType.USER_DEFINED,))
+        self._special_ids = [
+            id for id in self._parsed_ids if self.is_special(id) and len(self._texts[id]) > 1
+        ]
         self._strip_after = self._stripping_ids(file)
 
     def encode(
@@ -111,13 +106,11 @@ class Tokenizer:
         escapes in a `str` (undecodable command line arguments), need not be valid UTF-8: byte-level
         BPE reads each bad byte as U+FFFD, SentencePiece keeps it as a byte token.
         """
-        ids = [self.bos_id] if add_special and self.adds_bos and self.bos_id is not None else []
+        ids = [*self.begin] if add_special else []
         parsed = self._parsed_ids if parse_special else self._user_defined_ids
         for part in self._split(_as_text(text), parsed):
             ids += [part] if isinstance(part, int) else self._model.encode(self._prefix + part)
-        if add_special and self.adds_eos and self.eos_id is not None:
-            ids.append(self.eos_id)
-        return ids
+        return [*ids, *self.end] if add_special else ids
 
     def split_special(self, text: str) -> list[str | int]:
         """The text with the texts of control tokens (`special_texts`) replaced by their ids."""
@@ -182,9 +175,8 @@ class Tokenizer:
             parts = [piece for piece in pieces if piece != ""]
         return parts
 
-    def _longest_first(self, kinds: tuple[int, ...]) -> list[int]:
-        ids = np.flatnonzero(np.isin(self._kinds, kinds)).tolist()
-        return sorted(ids, key=lambda id: -len(self._texts[id].encode()))
+    def _of_kinds(self, kinds: tuple[int, ...]) -> list[int]:
+        return [id for id, kind in enumerate(self._kinds) if kind in kinds]
 
     def _read_id(self, file: GGUFFile, name: str, default: int | None) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"
@@ -195,13 +187,22 @@ class Tokenizer:
             raise file.error(f"the key {key!r} must be an id below {self.vocab_size}, found {id}")
         return id
 
+    def _added(self, file: GGUFFile, name: str, id: int | None, default: bool) -> list[int]:
+        if not file.get(f"tokenizer.ggml.add_{name}_token", bool, default):
+            return []
+        if id is None:
+            raise file.error(
+                f"the tokenizer adds {name.upper()} to every text, but the key "
+                f"'tokenizer.ggml.{name}_token_id' is missing"
+            )
+        return [id]
+
     def _sentencepiece(self, file: GGUFFile, ids: dict[str, int]) -> SentencePiece:
         unknown = 0 if self.unk_id is None else self.unk_id
         byte_ids = [ids.get(f"<0x{byte:02X}>", unknown) for byte in range(256)]
-        special = np.flatnonzero(np.isin(self._kinds, _NOT_PLAIN)).tolist()
         plain = ids.copy()
-        for id in special:  # merging a user's "<", "/s" and ">" must not give a control token
-            del plain[self._texts[id]]
+        for id in self._of_kinds(_NOT_PLAIN):
+            del plain[self._texts[id]]  # a user's "<", "/s" and ">" must not merge to </s>
         return SentencePiece(file, plain, byte_ids)
 
     def _end_of_generation(self, file: GGUFFile, ids: dict[str, int]) -> frozenset[int]:
