@@ -1,6 +1,7 @@
 """What executes kernels behind the double, and where buffers live."""
 
 import mmap
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -8,6 +9,7 @@ from typing import Any, Protocol
 from .signatures import ffi
 
 Size = tuple[int, int, int]
+Range = tuple[int, int]  # addresses, the end exclusive
 
 
 class CompileError(Exception):
@@ -33,6 +35,8 @@ class Run:
     grid: Size  # threads
     group: Size  # threads per threadgroup
     threadgroup_memory: dict[int, int] = field(default_factory=dict)  # index -> bytes
+    # After the run: the bytes really read and written, sorted; None where the engine cannot tell.
+    touched: tuple[list[Range], list[Range]] | None = None
 
 
 class Engine(Protocol):
@@ -100,4 +104,12 @@ class CpuEngine:
         dispatches = [
             Dispatch(r.kernel, r.buffers, r.grid, r.group, r.threadgroup_memory) for r in runs
         ]
-        return [str(report) for report in run(dispatches)]
+        reports = run(dispatches)
+        for dispatched, observed in zip(runs, dispatches, strict=True):
+            if observed.touched is not None:
+                touched = observed.touched()
+                dispatched.touched = (touched.reads, touched.writes)
+        for report in reports:
+            if report.warning:
+                warnings.warn(str(report), stacklevel=2)
+        return [str(report) for report in reports if not report.warning]

@@ -155,7 +155,7 @@ class MTLCommandBuffer(SoftObject):
         faults = self.soft.engine.run(self.runs) if self.runs else []
         self.end = time.perf_counter()
         for hazards in self.hazards:
-            faults.extend(hazards.found)
+            faults.extend(hazards.conflicts())
         self._failure = "\n".join(faults)
         self.status_now = ERROR if faults else COMPLETED
         for buffer in self.buffers:

@@ -109,7 +109,7 @@ class MTLComputeCommandEncoder(SoftObject):
         run = bindings.run(self, groups, threads, limit)
         run.grid = grid or run.grid
         if self.concurrent and self.soft.check:
-            self.hazards.add(run.name, bindings)
+            self.hazards.add(run, bindings)
         if 0 not in run.grid:
             self.commands.runs.append(run)
 
