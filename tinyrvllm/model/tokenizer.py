@@ -44,9 +44,10 @@ class Tokenizer:
     """The tokenizer of a GGUF file.
 
     `bos_id`, `eos_id`, `unk_id`, `pad_id`: ids or None. `eos_ids`: every id that ends a generation.
-    `begin`, `end`: what the model wants around a text: [BOS] or [], [EOS] or []. `vocab_size`: ids
-    are 0 <= id < vocab_size. Raises GGUFError for a file whose tokenizer is
-    missing, damaged or not supported.
+    `begin`, `end`: what the model wants around a text, [BOS] or [] and [EOS] or []. `vocab_size`:
+    ids are 0 <= id < vocab_size.
+
+    Raises GGUFError for a file whose tokenizer is missing, damaged or not supported.
     """
 
     @classmethod
