@@ -25,7 +25,7 @@ def launch(matmul: Matmul) -> Launch:
         parameters=matmul.parameters(),
         cost=matmul.cost(
             barriers=1,
-            threadgroup_bytes=23_552 if is_float else 15_360,
+            threadgroup_bytes=26_624 if is_float else 18_432,
             lane_utilisation=steps / (ceil_div(steps, SIMDGROUPS) * SIMDGROUPS),
         ),
         rows=matmul.rows,

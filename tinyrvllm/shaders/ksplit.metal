@@ -20,12 +20,12 @@
 //    ...
 //    n15  lane 30  lane 31
 //
-// 3. Activations are read straight from device memory, 8x8 floats at a time. Where the last tile
-//    of rows or of K is ragged, it passes through a small tile with zeros: pad the rows of a batch
-//    to 8 or 16 and that path is never taken.
+// 3. Activations are read straight from device memory, 8x8 floats at a time. A step that is ragged
+//    in rows or in K passes through scratch memory with zeros instead: pad the rows of a batch to
+//    8 or 16 and that path is never taken.
 // 4. The 4 partial results are added in order 0, 1, 2, 3: fixed bits.
 // 5. 4 accumulators of 8x8 (8 registers a lane). Threadgroup memory: 10 KB of half tiles (18 KB
-//    float for F32 and BF16) + 1 KB + 4 KB.
+//    float for F32 and BF16) + 8 KB of scratch, where the partial results go as well.
 // 6. GATED: outputs 0..7 of the tile are the gate's and 8..15 the up matrix's.
 #include <metal_simdgroup_matrix>
 
@@ -33,26 +33,38 @@
 
 constant constexpr uint SIMDGROUPS = 4, TILE_ROWS = 16, TILE_OUTPUTS = 16, STEP = 32;
 
-// The 8x8 floats of x at (row, k); zeros past the end.
-inline void load_x_tile(thread simdgroup_float8x8 &tile, threadgroup float *scratch,
-                        device const float *x, uint row, uint k, uint lane,
-                        constant MatmulArgs &a) {
-    if (row + 8 <= a.rows && k + 8 <= a.inputs) {
-        simdgroup_load(tile, x + ulong(row) * a.x_stride + k, a.x_stride);
-        return;
-    }
-    for (uint e = lane; e < 64; e += 32) {
-        uint r = row + e / 8, c = k + e % 8;
+// 16 rows x 32 of x into a simdgroup's scratch; zeros past the end of either.
+inline void stage_x(threadgroup float *scratch, device const float *x, uint row, uint k, uint lane,
+                    constant MatmulArgs &a) {
+    for (uint e = lane; e < TILE_ROWS * STEP; e += 32) {
+        uint r = row + e / STEP, c = k + e % STEP;
         scratch[e] = r < a.rows && c < a.inputs ? x[ulong(r) * a.x_stride + c] : 0.0f;
     }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    simdgroup_load(tile, scratch, 8);
-    simdgroup_barrier(mem_flags::mem_threadgroup);           // before the scratch is used again
+}
+
+// sums += x[16, 32] * tile[16, 32]^T; x in device or in threadgroup memory.
+template <typename T, uint STRIDE, typename X>
+inline void multiply_step(thread simdgroup_float8x8 (&sums)[2][2], X x, uint x_stride, bool two,
+                          threadgroup const T *tile) {
+    _Pragma("unroll") for (ushort k = 0; k < STEP; k += 8) {
+        simdgroup_float8x8 xs;
+        simdgroup_matrix<T, 8, 8> ws[2];
+        simdgroup_load(ws[0], tile + k, STRIDE, ulong2(0, 0), true);
+        simdgroup_load(ws[1], tile + 8 * STRIDE + k, STRIDE, ulong2(0, 0), true);
+        simdgroup_load(xs, x + k, x_stride);
+        simdgroup_multiply_accumulate(sums[0][0], xs, ws[0], sums[0][0]);
+        simdgroup_multiply_accumulate(sums[0][1], xs, ws[1], sums[0][1]);
+        if (two) {
+            simdgroup_load(xs, x + 8 * x_stride + k, x_stride);
+            simdgroup_multiply_accumulate(sums[1][0], xs, ws[0], sums[1][0]);
+            simdgroup_multiply_accumulate(sums[1][1], xs, ws[1], sums[1][1]);
+        }
+    }
 }
 
 template <typename T, typename T4, uint STRIDE>
-inline void multiply(threadgroup T *tiles, threadgroup float *scratch, threadgroup float *partial,
-                     device const float *x, device const uchar *weight, device const uchar *up,
+inline void multiply(threadgroup T *tiles, threadgroup float *scratch, device const float *x,
+                     device const uchar *weight, device const uchar *up,
                      device const float *bias, device const float *residual, device float *y,
                      constant MatmulArgs &a, uint2 group, uint thread_index, uint lane,
                      uint simdgroup) {
@@ -61,7 +73,10 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, threadgro
     bool of_up = GATED && lane / 2 >= width;
     uint n = first + (GATED ? lane / 2 % width : lane / 2);  // the output this lane unpacks
     device const uchar *row = weight_row(of_up ? up : weight, min(n, a.outputs - 1), a);
-    bool two = first_row + 8 < a.rows;                       // is there a second tile of rows?
+    device const float *x_rows = x + ulong(first_row) * a.x_stride;
+    uint rows = min(a.rows - first_row, TILE_ROWS);
+    bool two = rows > 8, whole_rows = rows % 8 == 0;         // two: is there a second row tile?
+    threadgroup float *my_scratch = scratch + simdgroup * TILE_ROWS * STEP;
 
     simdgroup_float8x8 sums[2][2];                           // [rows / 8, outputs / 8]
     _Pragma("unroll") for (ushort i = 0; i < 2; i++) {
@@ -78,24 +93,20 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, threadgro
         } else {
             for (ushort i = 0; i < 4; i++) to[i] = T4(0.0f);
         }
-        simdgroup_barrier(mem_flags::mem_threadgroup);       // the tile is complete
-        for (ushort kk = 0; kk < STEP; kk += 8) {
-            simdgroup_float8x8 xs[2];
-            simdgroup_matrix<T, 8, 8> ws[2];
-            load_x_tile(xs[0], scratch + simdgroup * 64, x, first_row, k + kk, lane, a);
-            if (two) load_x_tile(xs[1], scratch + simdgroup * 64, x, first_row + 8, k + kk, lane, a);
-            _Pragma("unroll") for (ushort j = 0; j < 2; j++) {
-                simdgroup_load(ws[j], tile + j * 8 * STRIDE + kk, STRIDE, ulong2(0, 0), true);
-                simdgroup_multiply_accumulate(sums[0][j], xs[0], ws[j], sums[0][j]);
-                if (two) simdgroup_multiply_accumulate(sums[1][j], xs[1], ws[j], sums[1][j]);
-            }
+        bool whole = whole_rows && k + STEP <= a.inputs;
+        if (!whole) stage_x(my_scratch, x, first_row, k, lane, a);
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // tile and scratch are complete
+        if (whole) {
+            multiply_step<T, STRIDE>(sums, x_rows + k, a.x_stride, two, tile);
+        } else {
+            multiply_step<T, STRIDE>(sums, (threadgroup const float *)my_scratch, STEP, two, tile);
+            simdgroup_barrier(mem_flags::mem_threadgroup);   // before the scratch is used again
         }
         buffer ^= 1;
     }
-    threadgroup float *mine = partial + simdgroup * TILE_ROWS * TILE_OUTPUTS;
-    _Pragma("unroll") for (ushort i = 0; i < 2; i++) {
+    _Pragma("unroll") for (ushort i = 0; i < 2; i++) {       // [16, 16] into each scratch
         _Pragma("unroll") for (ushort j = 0; j < 2; j++) {
-            simdgroup_store(sums[i][j], mine + i * 8 * TILE_OUTPUTS + j * 8, TILE_OUTPUTS);
+            simdgroup_store(sums[i][j], my_scratch + i * 8 * TILE_OUTPUTS + j * 8, TILE_OUTPUTS);
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -104,7 +115,7 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, threadgro
         if (out_row >= a.rows || out >= a.outputs) continue;
         float2 value = float2(0.0f);                         // the second is up's, if GATED
         for (uint s = 0; s < SIMDGROUPS; s++) {
-            threadgroup float *p = partial + (s * TILE_ROWS + r) * TILE_OUTPUTS + c;
+            threadgroup float *p = scratch + s * TILE_ROWS * STEP + r * TILE_OUTPUTS + c;
             value.x += p[0];
             if (GATED) value.y += p[width];
         }
@@ -125,15 +136,15 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, threadgro
 [[max_total_threads_per_threadgroup(128)]]
 kernel void ksplit_half(KSPLIT_ARGUMENTS) {
     threadgroup half tiles[SIMDGROUPS * 2 * TILE_OUTPUTS * 40];
-    threadgroup float scratch[SIMDGROUPS * 64], partial[SIMDGROUPS * TILE_ROWS * TILE_OUTPUTS];
-    multiply<half, half4, 40>(tiles, scratch, partial, x, weight, up, bias, residual, y, a, group,
-                              thread_index, lane, simdgroup);
+    threadgroup float scratch[SIMDGROUPS * TILE_ROWS * STEP];
+    multiply<half, half4, 40>(tiles, scratch, x, weight, up, bias, residual, y, a, group, thread_index,
+                              lane, simdgroup);
 }
 
 [[max_total_threads_per_threadgroup(128)]]
 kernel void ksplit_float(KSPLIT_ARGUMENTS) {
     threadgroup float tiles[SIMDGROUPS * 2 * TILE_OUTPUTS * 36];
-    threadgroup float scratch[SIMDGROUPS * 64], partial[SIMDGROUPS * TILE_ROWS * TILE_OUTPUTS];
-    multiply<float, float4, 36>(tiles, scratch, partial, x, weight, up, bias, residual, y, a, group,
-                                thread_index, lane, simdgroup);
+    threadgroup float scratch[SIMDGROUPS * TILE_ROWS * STEP];
+    multiply<float, float4, 36>(tiles, scratch, x, weight, up, bias, residual, y, a, group, thread_index,
+                                lane, simdgroup);
 }
