@@ -221,5 +221,5 @@ def test_an_offset_can_be_moved(host: Host) -> None:
 
 @pytest.mark.parametrize("name", ["metal", "soft:fast", ""])
 def test_only_its_own_devices(name: str) -> None:
-    with pytest.raises(ValueError, match="expected device 'soft' or"):
+    with pytest.raises(objc_double.Unavailable, match="expected device 'metal', 'soft' or"):
         objc_double.runtime(name)

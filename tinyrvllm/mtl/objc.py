@@ -30,6 +30,10 @@ class Runtime(Protocol):
 
     name: str  # the device's name on our command lines: "metal", "soft", "soft:check", ...
 
+    @property
+    def unverified(self) -> list[str]:
+        """Messages whose types could not be compared with what the system publishes."""
+
     def class_named(self, name: str) -> Handle: ...
 
     def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
@@ -44,14 +48,20 @@ class Runtime(Protocol):
 
 
 def runtime(name: str) -> Runtime:
-    """The runtime behind a device name: "metal" is Apple's, any other is the double's."""
+    """The runtime behind a device name: "metal" is Apple's, any other is the double's.
+
+    Raises MetalError, which says why, when this machine cannot have that device.
+    """
     if name == "metal":
         from .apple import AppleRuntime
 
         return AppleRuntime()
     from tinyrvllm.soft import objc_double
 
-    return objc_double.runtime(name)
+    try:
+        return objc_double.runtime(name)
+    except objc_double.Unavailable as reason:
+        raise MetalError(str(reason)) from None
 
 
 class ObjC:

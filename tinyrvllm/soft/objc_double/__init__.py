@@ -7,7 +7,7 @@ The program's messages arrive by selector with C-typed arguments, as on a Mac. R
 (what Objective-C does), then the metal_*.py: device, library, commands, encoder, indirect.
 """
 
-from .engine import CompileError, CpuEngine, Engine, Memory, Run
+from .engine import CompileError, CpuEngine, Engine, Memory, Run, Unavailable
 from .foundation import NSArray, NSError, NSProcessInfo, NSString
 from .metal_commands import MTLCommandBuffer, MTLCommandQueue
 from .metal_device import Machine, MTLBuffer, MTLDevice, SoftRuntime
@@ -38,6 +38,7 @@ __all__ = [
     "ObjCError",
     "Run",
     "SoftRuntime",
+    "Unavailable",
     "metal",
     "runtime",
 ]
@@ -62,8 +63,8 @@ def metal(
 
 
 def runtime(name: str) -> SoftRuntime:
-    """The runtime behind a device name. Raises ValueError for a name that is none."""
-    if name in ("soft", "soft:check"):
-        check = name == "soft:check"
-        return metal(CpuEngine(check), name, check=check)
-    raise ValueError(f"expected device 'soft' or 'soft:check', found {name!r}")
+    """The runtime behind a device name. Raises Unavailable, which says why."""
+    if name not in ("soft", "soft:check"):
+        raise Unavailable(f"expected device 'metal', 'soft' or 'soft:check', found {name!r}")
+    check = name == "soft:check"
+    return metal(CpuEngine(check), name, check=check)

@@ -12,6 +12,10 @@ Size = tuple[int, int, int]
 Range = tuple[int, int]  # addresses, the end exclusive
 
 
+class Unavailable(Exception):
+    """A device that this machine cannot have; the text says why and what to do."""
+
+
 class CompileError(Exception):
     """A source that does not compile; the text is the compiler's."""
 
@@ -73,10 +77,17 @@ def pages(nbytes: int) -> Memory:
 class CpuEngine:
     """The host CPU, through tinyrvllm.soft.cpu."""
 
-    description = "CPU"
-
     def __init__(self, check: bool = False) -> None:
+        """Raises Unavailable when there is no compiler."""
+        from tinyrvllm.soft.cpu import compiler
+        from tinyrvllm.soft.msl import MSLError
+
+        try:
+            version = compiler.find().version
+        except MSLError as error:
+            raise Unavailable(str(error)) from None
         self.check = check
+        self.description = f"this CPU through {version}{', checking' if check else ''}"
 
     def allocate(self, nbytes: int) -> Memory:
         return pages(nbytes)
@@ -91,8 +102,10 @@ class CpuEngine:
             raise CompileError(str(error)) from error
 
     def kernel(self, library: Any, name: str, constants: Mapping[int, Any]) -> Any:
+        from tinyrvllm.soft.cpu import workers
         from tinyrvllm.soft.msl import MSLError
 
+        workers.pool(self.check)  # starts now, so that the first run measures only itself
         try:
             return library.kernel(name, dict(constants))
         except MSLError as error:

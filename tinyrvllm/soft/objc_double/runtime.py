@@ -135,6 +135,7 @@ class DoubleRuntime:
         self.name = name
         self.classes = classes
         self.os_version = (15, 0)  # macOS: newer messages are refused
+        self.unverified: list[str] = []  # none: `bind` compares every message
         self.lock = threading.RLock()
         self.faults: list[str] = []  # rules broken while an object was freed
         self._objects: dict[int, ObjCObject] = {}
