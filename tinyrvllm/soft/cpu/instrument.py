@@ -16,11 +16,23 @@ from typing import NamedTuple
 
 READ, WRITE, ATOMIC, MATRIX, BLOCK = 1, 2, 4, 8, 16  # as in shadow.h
 OURS = Path(__file__).parent.parent  # the folder soft/
-REST = (
-    1 << 24
-)  # added to the numbers of sites in the code of lanes 1..31, which has a table of its own
+REST = 1 << 24  # added to the numbers of sites of lanes 1..31, which have a table of their own
 
-INSTRUMENT_FLAGS = ["-S", "-emit-llvm", "-O1", "-gline-tables-only", "-Xclang", "-fsanitize=kernel-address", "-Xclang", "-fsanitize=local-bounds", "-Xclang", "-fsanitize-trap=local-bounds", "-mllvm", "-asan-stack=0", "-mllvm", "-asan-globals=0", "-mllvm", "-asan-opt=0", "-mllvm", "-asan-instrumentation-with-call-threshold=0", "-mllvm", "-asan-kernel-mem-intrinsic-prefix"]
+_SANITIZER = ("-fsanitize=kernel-address", "-fsanitize=local-bounds", "-fsanitize-trap=local-bounds")
+_PASSES = (
+    "-asan-instrumentation-with-call-threshold=0",
+    "-asan-stack=0",
+    "-asan-globals=0",
+    "-asan-opt=0",  # mark a write of what was just read, too
+    "-asan-kernel-mem-intrinsic-prefix",
+    "-disable-loop-idiom-all",  # a loop of loads stays one: as a memcpy it could move to a later line
+)
+INSTRUMENT_FLAGS = (
+    "-O1",
+    "-gline-tables-only",
+    *(flag for option in _SANITIZER for flag in ("-Xclang", option)),
+    *(flag for option in _PASSES for flag in ("-mllvm", option)),
+)
 
 _METADATA = re.compile(r"^(!\d+) = (?:distinct )?!(DI\w+)\((.*)\)$", re.MULTILINE)
 _FIELD = re.compile(r'(\w+): ("(?:[^"\\]|\\.)*"|[^,]+)')
