@@ -46,19 +46,21 @@ template <class T, int COLUMNS = 8, int ROWS = 8> struct simdgroup_matrix {
 
 #if MSL_LEAD
 namespace detail {
-template <class T> using row_of = T __attribute__((ext_vector_type(8), aligned(__alignof__(T))));
+// Rows lie at any multiple of the element's alignment. (An alias template would lose `aligned`.)
+template <class T> struct unaligned { typedef T row __attribute__((ext_vector_type(8), aligned(__alignof__(T)))); };
 template <class P> MSL_INLINE float8 load_row(P p) {
 #ifdef MSL_AS
   return (float8)(float)*p;
 #else
-  return __builtin_convertvector(*(const row_of<pointee<P>> *)p, float8);
+  return __builtin_convertvector(*(const typename unaligned<pointee<P>>::row *)p, float8);
 #endif
 }
 template <class P> MSL_INLINE void store_row(P p, float8 v) {
 #ifdef MSL_AS
   *p = (pointee<P>)v[0];
 #else
-  *(row_of<pointee<P>> *)p = __builtin_convertvector(v, row_of<pointee<P>>);
+  typedef typename unaligned<pointee<P>>::row row;
+  *(row *)p = __builtin_convertvector(v, row);
 #endif
 }
 // Three interleavings of rows i and i + 4 transpose eight rows; element by element would take 64 moves.
