@@ -29,7 +29,7 @@ FEW = settings(
     deadline=None,  # a busy machine is not a slow parser
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-MANY = settings(FEW, max_examples=2_000)
+MANY = settings(FEW, max_examples=1_000)
 
 
 def small_model(path: Path, architecture: str) -> bytes:
@@ -152,7 +152,7 @@ def test_much_damage_ends_in_a_model_or_a_gguf_error(valid, open_damaged, check)
 @pytest.mark.long
 def test_every_byte_of_the_header_set_to_every_nasty_value(valid, open_damaged) -> None:
     for position in range(header_size(valid)):
-        for value in (0, 1, 0x7F, 0x80, 0xFF, valid[position] ^ 1):
+        for value in (0, 0x7F, 0xFF, valid[position] ^ 1):
             open_damaged(valid[:position] + bytes([value]) + valid[position + 1 :])
 
 
