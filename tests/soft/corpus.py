@@ -26,6 +26,7 @@ from tinyrvllm.soft.msl.preprocess import preprocess
 from tinyrvllm.soft.msl.translate import KernelUnit, Unit, translate
 
 ROUNDS = 12  # of taking out the kernels that fail, until the rest compiles
+ONE_KERNEL = "#undef MSL_STATIC_BYTES\n#define MSL_STATIC_BYTES(kernel, count)\n"
 KERNEL = re.compile(r"\bkernel\s+(?:void|auto)\b|\bhost_name\s*\(")
 
 
@@ -112,7 +113,9 @@ def refused(unit: Unit, kernels: dict[str, KernelUnit]) -> dict[str, str]:
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "corpus.cpp"
-        source.write_text(build._program(unit, build._values(unit, {}), entries), encoding="utf-8")
+        # The count of a kernel's threadgroup bytes is made for one kernel at a time.
+        values = build._values(unit, {}) + ONE_KERNEL
+        source.write_text(build._program(unit, values, entries), encoding="utf-8")
         for lead in (build.LEAD, build.REST)[: 1 + two_sides]:
             flags = (*lead, *build._matrix_flags(unit))
             header = build._including(build._header(flags))

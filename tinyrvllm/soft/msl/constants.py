@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tinyrvllm.soft.msl import attributes
+from tinyrvllm.soft.msl.arithmetic import integer
 from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
@@ -34,8 +35,8 @@ def collect(tokens: Tokens, declarations: list[Declaration]) -> dict[int, Functi
         if not marks or tokens[marks[0] + 1] != "function_constant":
             continue
         text, start = attributes.take(tokens, marks[0], d.end)["function_constant"]
-        text = text.rstrip("uU")
-        if not text.isdigit() or int(text) > 65535:
+        index = integer(text)
+        if index is None or not 0 <= index <= 65535:
             raise tokens.error(start, "function_constant needs an index between 0 and 65535")
         words = [tokens[i] for i in range(d.start, marks[0] - 1)]
         ctype = " ".join(w for w in words if w not in ("constant", "static", "const", "constexpr"))
@@ -45,11 +46,11 @@ def collect(tokens: Tokens, declarations: list[Declaration]) -> dict[int, Functi
                 d.start, f"a function constant of type '{ctype}' is not supported: use a scalar"
             )
         constant = FunctionConstant(d.name, ctype, d.name not in asked)
-        if int(text) in found and found[int(text)] != constant:
-            raise tokens.error(start, f"function_constant index {text} is used twice")
-        found[int(text)] = constant
+        if index in found and found[index] != constant:
+            raise tokens.error(start, f"function_constant index {index} is used twice")
+        found[index] = constant
         tokens.blank(d.start, d.end - 1)
-        tokens[d.start] = f"MSL_FUNCTION_CONSTANT({ctype}, {d.name}, {text})"
+        tokens[d.start] = f"MSL_FUNCTION_CONSTANT({ctype}, {d.name}, {index})"
     for i in range(len(tokens)):
         if tokens[i] == "is_function_constant_defined" and tokens[i + 1] == "(":
             name = tokens[i + 2]

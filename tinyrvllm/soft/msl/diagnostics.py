@@ -13,6 +13,7 @@ _FALSE_POSITIVES = (
     "no viable overloaded",
     "no matching member function",
     "object parameter of type",
+    "parameter may not be qualified with an address space",  # an array, which is a pointer
 )
 
 

@@ -1,9 +1,11 @@
 """The kernels of a unit: names, parameters, limits, explicit instantiations."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tinyrvllm.soft.msl import attributes
+from tinyrvllm.soft.msl.arithmetic import integer
 from tinyrvllm.soft.msl.attributes import Argument
 from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
@@ -20,7 +22,6 @@ BUILTINS = frozenset(
 # The return type of a kernel. The compiler must look into the body at once, which tells the size of
 # its threadgroup memory (entry.h) even where the kernel is a template.
 _DEDUCED = "decltype(auto)"
-_INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,42 +45,48 @@ class Kernel:
     frame: int  # number of its function's threadgroup memory (MSL_STATIC_BYTES)
 
 
+class _Template(NamedTuple):
+    declaration: Declaration
+    kernel: Kernel
+    limit: Argument | None  # thread limit, which may hang on the template's arguments
+
+
 def collect(tokens: Tokens, declarations: list[Declaration]) -> list[Kernel]:
     """All kernels that a host can ask for, their attributes blanked."""
     kernels: list[Kernel] = []
-    templates: dict[str, Kernel] = {}
+    templates: dict[str, _Template] = {}
     for d in declarations:
-        if d.kind == "function":
-            kernel = _kernel(tokens, d)
-            if kernel is not None and d.template:
-                templates[d.name] = kernel
-            elif kernel is not None:
-                kernels.append(kernel)
+        if d.kind == "function" and is_kernel(tokens, d):
+            kernel, limit = _kernel(tokens, d)
+            if d.template:
+                templates[d.name] = _Template(d, kernel, limit)
+            else:
+                threads = None if limit is None else _integer(tokens, limit, "thread limit")
+                kernels.append(replace(kernel, max_total_threads=threads))
         elif d.kind == "instantiation":
             kernels += _instantiation(tokens, d, templates)
+    attributes.take(tokens, 0, len(tokens))  # other functions may have them, where they mean nothing
     return kernels
 
 
-def _kernel(tokens: Tokens, d: Declaration) -> Kernel | None:
-    if not is_kernel(tokens, d):
-        return None
+def _kernel(tokens: Tokens, d: Declaration) -> tuple[Kernel, Argument | None]:
+    """The kernel, and the text of its thread limit."""
     found = attributes.take(tokens, d.start, d.parameters[0])
     found |= attributes.take(tokens, d.parameters[1], d.body[0])
-    for i in range(d.start, d.parameters[0]):
-        if tokens[i] == "void":
-            tokens[i] = _DEDUCED
-    limit = found.get("max_total_threads_per_threadgroup")
-    threads = None if limit is None else _integer(tokens, limit, "thread limit")
+    result = max(i for i in range(d.start, d.parameters[0]) if tokens[i] in ("void", "kernel"))
+    if tokens[result] == "void":
+        tokens[result] = _DEDUCED
     place = tokens.list[d.parameters[0] - 1]
-    return Kernel(
+    kernel = Kernel(
         _host_name(found, d.name),
         d.scope + d.name,
         d.name,
         _params(tokens, d),
-        threads,
+        None,
         (place.file, place.line),
         d.start,
     )
+    return kernel, found.get("max_total_threads_per_threadgroup")
 
 
 def is_kernel(tokens: Tokens, d: Declaration) -> bool:
@@ -94,34 +101,61 @@ def _host_name(found: dict[str, Argument], name: str) -> str:
 
 
 def _integer(tokens: Tokens, argument: Argument, what: str) -> int:
-    text = argument.text
-    if _INTEGER.fullmatch(text):
-        return int(text.rstrip("uUlL"), 0)
-    if re.fullmatch(r"[\d\s()+*-]+", text):
-        return int(eval(text))  # digits and arithmetic signs only
-    raise tokens.error(argument.position, f"{what} must be a literal integer, not '{text}'")
+    value = integer(argument.text)
+    if value is None:
+        raise tokens.error(
+            argument.position, f"{what} must be a literal integer, not '{argument.text}'"
+        )
+    return value
 
 
-def _instantiation(tokens: Tokens, d: Declaration, templates: dict[str, Kernel]) -> list[Kernel]:
+def _template_values(tokens: Tokens, d: Declaration, arguments: str) -> dict[str, str]:
+    """Parameter name -> argument, or its default, of `template <int N = 1> ...` with `<arguments>`."""
+    given = _top_level(arguments)
+    values = {}
+    for k, (start, end) in enumerate(_split(tokens, d.start + 2, tokens.after(d.start + 1) - 1)):
+        text, _, default = tokens.text(start, end).partition("=")
+        names = re.findall(r"\w+", text)
+        if names and (k < len(given) or default):
+            values[names[-1]] = given[k] if k < len(given) else default
+    return values
+
+
+def _top_level(arguments: str) -> list[str]:
+    """The parts of "<a, b<c, d>, e>"."""
+    parts, depth = [""], 0
+    for c in arguments[1:-1]:
+        depth += (c in "<(") - (c in ">)")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
+
+
+def _instantiation(
+    tokens: Tokens, d: Declaration, templates: dict[str, _Template]
+) -> list[Kernel]:
     """`template [[host_name("x")]] kernel void f<half>(...);`, also written with decltype."""
     names = [i for i in range(d.start, d.end) if tokens[i] in templates and tokens[i + 1] == "<"]
     if not names:
         return []
-    base = templates[tokens[names[0]]]
+    template = templates[tokens[names[0]]]
     arguments = tokens.text(names[0] + 1, tokens.after(names[0] + 1))
-    function = base.function + arguments
-    place = tokens.list[names[0]]
+    function, place = template.kernel.function + arguments, tokens.list[names[0]]
     name = _host_name(attributes.take(tokens, d.start, d.end), function)
     tokens.blank(d.start, d.end)
+    threads = None
+    if template.limit is not None:
+        values = _template_values(tokens, template.declaration, arguments)
+        threads = integer(template.limit.text, values)
     return [
-        Kernel(
-            name,
-            function,
-            base.base,
-            base.params,
-            base.max_total_threads,
-            (place.file, place.line),
-            base.frame,
+        replace(
+            template.kernel,
+            name=name,
+            function=function,
+            max_total_threads=threads,
+            place=(place.file, place.line),
         )
     ]
 

@@ -1,32 +1,46 @@
-"""Methods for objects of one address space: `float get() const device { ... }`.
+"""Functions that differ in address spaces only.
 
-A CPU has one memory, so the qualifier means nothing here, and the copies that Metal needs for the
-other spaces would be redefinitions: the first of several equal signatures in a class stays.
+A CPU has one memory, so what Metal tells apart is here defined twice. Of methods qualified by a
+space (`float get() const device { ... }`) the first of several equal signatures stays. Of free
+functions whose parameters differ in spaces the later ones are left to the pass that checks spaces.
 """
 
+import re
+
+from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
 _SPACES = ("thread", "device", "threadgroup", "constant")
-_ENDS = ("{", ";", ":", "=")
+_ENDS = ("{", ";", ":", "=", "->")
 
 
-def drop(tokens: Tokens) -> None:
-    seen: dict[int, set[str]] = {}  # opening brace of a class -> signatures
+def methods(tokens: Tokens) -> None:
     braces: list[int] = []
     for i in range(len(tokens)):
         if tokens[i] == "{":
             braces.append(i)
         elif tokens[i] == "}" and braces:
             braces.pop()
-        elif tokens[i] in _SPACES and _qualifies(tokens, i):
+        elif tokens[i] in _SPACES and braces and _qualifies(tokens, i):
             start = _start(tokens, i)
-            signature = tokens.text(start, i)
-            known = seen.setdefault(braces[-1] if braces else -1, set())
-            if signature in known:
+            signature = re.escape(tokens.text(start, i))
+            if re.search(r"[{};]" + signature, tokens.text(braces[-1], start)):
                 tokens.blank(start, _end(tokens, i + 1))
             else:
-                known.add(signature)
                 tokens[i] = ""
+
+
+def overloads(tokens: Tokens, declarations: list[Declaration]) -> None:
+    seen: set[str] = set()
+    for d in declarations:
+        if d.kind != "function":
+            continue
+        words = [tokens[i] for i in range(d.start, d.parameters[1])]
+        text = " ".join(w for w in words if w not in ("device", "thread", "threadgroup"))
+        signature = d.scope + re.sub(r"\b(constant|const)( (constant|const)\b)*", "const", text)
+        if signature in seen:
+            tokens.only_for_spaces(d.start, d.end)
+        seen.add(signature)
 
 
 def _qualifies(tokens: Tokens, i: int) -> bool:
@@ -36,7 +50,7 @@ def _qualifies(tokens: Tokens, i: int) -> bool:
         before -= 1
     while tokens[after] in ("const", "noexcept"):
         after += 1
-    return tokens[before] == ")" and (tokens[after] in _ENDS or tokens[after] == "->")
+    return tokens[before] == ")" and tokens[after] in _ENDS
 
 
 def _start(tokens: Tokens, i: int) -> int:

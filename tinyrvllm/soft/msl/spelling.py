@@ -58,16 +58,26 @@ def _possible_vectors(tokens: Tokens) -> set[str]:
             names.add(tokens[i + 1])
         elif tokens[i] == "using" and tokens[i + 2] == "=":
             names.add(tokens[i + 1])
+            if tokens[i - 1] != ">":  # a function may deduce through an alias template
+                _name_bool_vectors(tokens, i + 2)
         elif tokens[i] == "typedef":
             end = tokens.find(i, ";{")
             if tokens[end] == ";" and tokens.kind(end - 1) == "name":
                 names.add(tokens[end - 1])
+            _name_bool_vectors(tokens, i)
     return names
+
+
+def _name_bool_vectors(tokens: Tokens, i: int) -> None:
+    """`typedef vec<T, 2> V;` with T = bool must be bool2, which the alias template vec cannot be."""
+    for k in range(i, tokens.find(i, ";{")):
+        if tokens[k] == "vec" and tokens[k + 1] == "<":
+            tokens[k] = "any_vec" if tokens[k - 1] == "::" else "metal::any_vec"
 
 
 def _vector_type(tokens: Tokens, i: int, names: set[str]) -> int:
     """Position after the type at `i` that is or may be a vector; 0 where there is none."""
-    if tokens[i] == "vec" and tokens[i + 1] == "<":
+    if tokens[i] in ("vec", "any_vec", "metal::any_vec") and tokens[i + 1] == "<":
         return tokens.after(i + 1)
     return i + 1 if _VECTOR.fullmatch(tokens[i]) or tokens[i] in names else 0
 

@@ -43,8 +43,17 @@ def _function(tokens: Tokens, d: Declaration, is_kernel: bool) -> None:
             )
         count = _statement(tokens, i, name, count)
     if count:
+        _choose_branches(tokens, d)
         tokens[d.body[0]] = "{ struct msl_frame {};"
         tokens[d.body[1] - 1] = f"MSL_STATIC_BYTES({d.start}, {count}) }}"
+
+
+def _choose_branches(tokens: Tokens, d: Declaration) -> None:
+    """`if (FLAG)` on a bool template parameter: only the branch taken has threadgroup variables."""
+    flags = {tokens[i + 1] for i in range(d.start, d.parameters[0]) if tokens[i] == "bool"}
+    for i in range(*d.body):
+        if tokens[i] == "if" and tokens[i + 2] in flags and tokens[i + 3] == ")":
+            tokens[i] = "if constexpr"
 
 
 def _first_name(tokens: Tokens, i: int) -> int | None:

@@ -83,6 +83,12 @@ class Tokens:
         """Whether the < at `i` may open template arguments, and is no operator<."""
         return self.kind(i - 1) == "name" and self[i - 1] != "operator"
 
+    def only_for_spaces(self, start: int, end: int) -> None:
+        """Leaves tokens start..end to the pass that checks address spaces."""
+        first, last = self.list[start], self.list[end - 1]
+        first.text = f'\n#ifdef MSL_AS\n# {first.line} "{first.file}"\n{first.text}'
+        last.text += f'\n#endif\n# {last.line} "{last.file}"\n'
+
     def find(self, start: int, stops: str) -> int:
         """First token at or after `start` that is one of the characters `stops`, or the end."""
         i = start

@@ -32,7 +32,7 @@ def translate(preprocessed: str, filename: str) -> Unit:
     """Raises MSLError for what is no Metal, and for Metal that this device does not run."""
     tokens = Tokens(preprocessed, filename)
     unsupported.words(tokens)
-    qualifiers.drop(tokens)
+    qualifiers.methods(tokens)
     spelling.literals(tokens)
     found = list(declarations.scan(tokens))
     graph = CallGraph(tokens, found)
@@ -42,6 +42,7 @@ def translate(preprocessed: str, filename: str) -> Unit:
     listed = kernels.collect(tokens, found)
     threadgroup.rewrite(tokens, found)
     spelling.vectors(tokens)
+    qualifiers.overloads(tokens, found)
     units: dict[str, KernelUnit] = {}
     for kernel in listed:
         reached = graph.reached(kernel.base)

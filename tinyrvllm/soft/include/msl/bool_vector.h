@@ -46,3 +46,14 @@ MSL_BOOL_VECTOR(3, x, y, z)
 MSL_BOOL_VECTOR(4, x, y, z, w)
 #undef MSL_BOOL_VECTOR
 #undef MSL_BOOL_OPERATOR
+
+namespace metal {
+namespace detail {
+template <class T, int N> struct vec_of { typedef T type __attribute__((ext_vector_type(N))); };
+template <> struct vec_of<bool, 2> { typedef bool2 type; };
+template <> struct vec_of<bool, 3> { typedef bool3 type; };
+template <> struct vec_of<bool, 4> { typedef bool4 type; };
+}  // namespace detail
+// vec<T, N> where T may be bool: what the front end puts into typedefs. A function template cannot deduce T from it.
+template <class T, int N> using any_vec = typename detail::vec_of<T, N>::type;
+}  // namespace metal

@@ -27,6 +27,8 @@
 #define FLT_DIG 6
 #define FLT_MANT_DIG 24
 #define FLT_RADIX 2
+#define MAXFLOAT FLT_MAX
+#define MAXHALF HALF_MAX
 #define HALF_MAX ((half)0x1.ffcp15f)
 #define HALF_MIN ((half)0x1p-14f)
 #define HALF_EPSILON ((half)0x1p-10f)
@@ -112,6 +114,9 @@ MSL_QUESTION(is_empty, __is_empty(T))
 MSL_QUESTION(is_trivially_copyable, __is_trivially_copyable(T))
 MSL_QUESTION(is_scalar, is_arithmetic_v<T> || is_pointer_v<T> || is_enum_v<T>)
 #undef MSL_QUESTION
+// Apple's internal question, which libraries ask too: may simd functions take T?
+template <class T> struct __is_valid_simdgroup_type : bool_constant<
+    (detail::is_float<detail::elem<T>> || detail::is_int<detail::elem<T>>) && sizeof(detail::elem<T>) <= 4> {};
 template <class T> struct vec_elements : integral_constant<int, detail::size<T>> {};
 template <class A, class B> inline constexpr bool is_same_v = detail::same<A, B>;
 template <class A, class B> struct is_same : bool_constant<is_same_v<A, B>> {};
