@@ -69,7 +69,7 @@ def run_case(case: Case, kernel: SoftKernel, order: int = 0, threads: int = 1) -
     sizes = dict(re.findall(r"(grid|group)=([\d,]+)", case.how))
     arrays, starts, threadgroup = _arguments(case.how)
     memory = np.zeros(sum(a.nbytes + -a.nbytes % 32 for a in arrays.values()) + 64, np.uint8)
-    offset = -memory.ctypes.data % 32
+    start = offset = -memory.ctypes.data % 32
     addresses: dict[str, tuple[int, int]] = {}
     for name, array in arrays.items():
         memory[offset : offset + array.nbytes] = array.view(np.uint8)
@@ -78,14 +78,14 @@ def run_case(case: Case, kernel: SoftKernel, order: int = 0, threads: int = 1) -
     buffers, lengths = {}, {}
     for p in kernel.info.params:
         if p.kind == "buffer" and p.index is not None:
-            of, start = starts[p.name]
+            of, first = starts[p.name]
             address, size = addresses[of]
-            buffers[p.index] = (address + start, size - start)
+            buffers[p.index] = (address + first, size - first)
         elif p.kind == "threadgroup" and p.index is not None:
             lengths[p.index] = threadgroup[p.name]
     grid, group = _size(sizes["grid"]), _size(sizes["group"])
     reports = run([Dispatch(kernel, buffers, grid, group, lengths, order)], threads)
-    return Outcome(reports, memory.tobytes())
+    return Outcome(reports, memory[start:offset].tobytes())
 
 
 def _arguments(how: str) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, int]], dict[str, int]]:

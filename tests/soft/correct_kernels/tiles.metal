@@ -56,8 +56,8 @@ kernel void k_split(device const half *a [[buffer(0)]], device const half *b [[b
 }
 
 // run: grid=64,4 group=16,4 a:float[1024] out:float[1024]
-kernel void transpose(device const float *a [[buffer(0)]], device float *out [[buffer(1)]],
-                      uint2 g [[threadgroup_position_in_grid]], uint2 t [[thread_position_in_threadgroup]]) {
+kernel void transposed(device const float *a [[buffer(0)]], device float *out [[buffer(1)]],
+                        uint2 g [[threadgroup_position_in_grid]], uint2 t [[thread_position_in_threadgroup]]) {
   threadgroup float tile[16][17];
   for (uint y = t.y; y < 16; y += 4) tile[y][t.x] = a[y * 64 + g.x * 16 + t.x];
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -80,17 +80,17 @@ kernel void ring(device const float *a [[buffer(0)]], device float *out [[buffer
   out[i] = v;
 }
 
-// Neighbouring bytes, half words and the parts of a vector belong to different threads.
+// Neighbouring bytes and half words belong to different threads; the fourth part of a float3 belongs to nobody.
 // run: grid=64 group=64 out:float[64]
 kernel void parts_of_a_word(device float *out [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
   threadgroup uchar bytes[64];
   threadgroup half halves[64];
-  threadgroup float3 vectors[16];
+  threadgroup float vectors[64 * 4];
   bytes[i] = i;
   halves[i] = i;
-  if (i % 4 < 3) vectors[i / 4][i % 4] = i;
+  for (uint k = 0; k < 3; k++) vectors[i * 4 + k] = i + k;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  float3 v = vectors[i / 4];
+  float3 v = ((threadgroup float3 *)vectors)[63 - i];
   out[i] = bytes[63 - i] + halves[63 - i] + v.x + v.y + v.z;
 }
 

@@ -29,6 +29,7 @@ static void threadgroup_access(Arena *a, ulong o, uint size, uint what, Party wh
     report(a, THREADGROUP_OUT_OF_BOUNDS, o, size, who, nobody, nearest(c, o));
     abandon(a);
   }
+  if (what & THREE) size -= size / 4;
   while (size) {                                       // page by page
     uint at = o % Page::BYTES, n = (uint)smaller(size, Page::BYTES - at);
     Finding f = touch(c->pages[o / Page::BYTES], c->epoch, at, n, what, now);
@@ -58,6 +59,7 @@ static void device_access(Arena *a, ulong p, ulong size, uint what, Party who, c
     if (what & READ) mark(r.reads, p - r.low, size);
     if (what & WRITE) mark(r.writes, p - r.low, size);
     if (!r.pages) return;
+    if (what & THREE) size -= size / 4;
     while (size) {
       uint at = p % Page::BYTES, n = (uint)smaller(size, Page::BYTES - at);
       Finding f = touch(r.pages[p / Page::BYTES - r.low / Page::BYTES], 0, at, n, what, now);

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from tinyrvllm.soft.cpu import native
 from tinyrvllm.soft.cpu.guard import Guard
 from tinyrvllm.soft.cpu.instrument import REST, Site, read_sites

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-READ, WRITE, ATOMIC, MATRIX, BLOCK = 1, 2, 4, 8, 16  # as in shadow.h
+READ, WRITE, ATOMIC, MATRIX, BLOCK, THREE = 1, 2, 4, 8, 16, 32  # as in shadow.h
 OURS = Path(__file__).parent.parent  # the folder soft/
 REST = 1 << 24  # added to the numbers of sites of lanes 1..31, which have a table of their own
 
@@ -48,7 +48,11 @@ _ACCESS = re.compile(
 )
 _DEBUG = re.compile(r", !dbg (!\d+)")
 _ALIGN = re.compile(r", align (\d+)")
-_VECTOR3 = re.compile(r"shufflevector <4 x \w+> (%\S+), .*<3 x i32>")
+_RESULT = re.compile(r"  (%\S+) = load <4 x ")
+_NAME = re.compile(r"%[\w.$-]+")
+_USES_THREE = re.compile(
+    r"extractelement <4 x \w+> %\S+ i64 [012]\b|shufflevector <4 x \w+> %\S+ <4 x \w+> poison, <\d x i32> (?!.*i32 3)"
+)
 _CONSTANT = re.compile(r"^(@\S+) = (?:\w+ )*?constant (.*)$")
 _DECLARATIONS = """
 declare void @msl_access(i64, i64, i32, i32)
@@ -122,6 +126,7 @@ class _Instrumenter:
         self._locations = _Locations(ir)
         self._lines = ir.split("\n")
         self._ours = ours
+        self._end_of_function = 0
         self._first_site = REST if side == "rest" else 0
 
     def run(self) -> list[str]:
@@ -130,7 +135,7 @@ class _Instrumenter:
             if "__asan_" not in line and "ubsantrap" not in line:
                 out.append(line)
             elif mark := _MARK.match(line):
-                out += self._access(mark, line, *self._lines[i + 1 : i + 3])
+                out += self._access(mark, i)
             elif block := _BLOCK.match(line):
                 out += self._block(block)
             elif _TRAP.match(line):
@@ -167,8 +172,20 @@ class _Instrumenter:
             self._ours
         )
 
-    def _access(self, mark: re.Match[str], line: str, access: str, after: str) -> list[str]:
-        """A load or store: `access` is the instruction itself, `after` the one that follows it."""
+    def _uses(self, number: int, name: str) -> list[str]:
+        """The instructions that use what the one in this line computes."""
+        if number >= self._end_of_function:
+            self._end_of_function = self._lines.index("}", number)
+            self._uses_of: dict[str, list[str]] = {}
+            start = max(i for i in range(number) if self._lines[i].startswith("define "))
+            for line in self._lines[start : self._end_of_function]:
+                for used in set(_NAME.findall(line.partition(" = ")[2] or line)):
+                    self._uses_of.setdefault(used, []).append(line)
+        return self._uses_of.get(name, [])
+
+    def _access(self, mark: re.Match[str], number: int) -> list[str]:
+        """A load or store, whose mark is in this line and which is the next."""
+        line, access = self._lines[number : number + 2]
         what = READ if mark[1] == "load" else WRITE
         found = _ACCESS.match(access)
         type_ = found[3] if found else ""
@@ -178,9 +195,9 @@ class _Instrumenter:
             what |= ATOMIC
         align = _ALIGN.search(access) if found else None
         size = int(mark[2] if mark[2] != "N" else mark[4])
-        three = _VECTOR3.search(after)
-        if three and access.startswith(f"  {three[1]} = load"):  # clang reads a float3 as a float4
-            size = size * 3 // 4
+        result = _RESULT.match(access)
+        if result and all(map(_USES_THREE.search, self._uses(number, result[1]))):
+            what |= THREE  # clang reads a float3 as a float4
         site = self._site(line, what, int(align[1]) if align else 1, type_)
         if not site:
             return []

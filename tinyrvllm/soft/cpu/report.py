@@ -246,7 +246,8 @@ class _Writer:
             else self.scene.name("threadgroup", v.slot)
         )
         offset = int(r.address) - v.offset
-        where = _where(offset, r.size)
+        vector = re.match(r"<(\d+) x", self.site.type)
+        where = _where(offset, r.size // int(vector[1]) if vector else r.size)
         if offset >= 0 and offset + r.size <= v.size:
             return f"{name}, {where}"
         return f"{name} has {v.size} bytes; {where} is {'before its start' if offset < 0 else 'past its end'}"

@@ -12,8 +12,9 @@ extern "C" void *calloc(size_t, size_t);
 extern "C" void free(void *);
 
 namespace msl {
-// What an access does; instrument.py has the same bits. MATRIX: done by a simdgroup as a whole; BLOCK: copies a struct.
-enum : uint { READ = 1, WRITE = 2, ATOMIC = 4, MATRIX = 8, BLOCK = 16 };
+// What an access does; instrument.py has the same bits. MATRIX: done by a simdgroup as a whole; BLOCK: copies a struct,
+// with its padding; THREE: only three quarters of what is read are used.
+enum : uint { READ = 1, WRITE = 2, ATOMIC = 4, MATRIX = 8, BLOCK = 16, THREE = 32 };
 constexpr uint SIMDGROUP = MAX_THREADS;                // thread number SIMDGROUP + k is "some lane of simdgroup k"
 
 struct Access {
