@@ -2,8 +2,8 @@
 //
 // 1. The caller of msl_run works itself. Workers (OS threads that Python started and that live in msl_worker) join when
 //    they wake and leave when they find nothing: nobody ever waits for a worker that has not begun.
-// 2. Threadgroups are taken from a shared counter. A dispatch is over when `done` has counted all of them; only then
-//    may anyone begin the next.
+// 2. Threadgroups are taken from a shared ticket. A dispatch is over when `done` has counted all of its threadgroups;
+//    only then may anyone begin the next.
 // 3. The list belongs to the caller, so a worker must not touch it after msl_run returned: `state` counts who is inside.
 #include "runtime.h"
 #ifdef MSL_CHECK
@@ -36,8 +36,11 @@ static void make_lock(void *m, void *c) { pthread_mutex_init(m, 0), pthread_cond
 namespace msl {
 struct Pool {
   alignas(64) ulong state;   // list number << 32 | most workers << 17 | inside << 1 | open
-  Dispatch **list;
+  const Dispatch *const *list;
   uint count;
+  uint shares;               // parts that a dispatch is cut into: several per thread, to even out their speed
+  alignas(64) ulong ticket;  // number of the dispatch << 32 | its next threadgroup
+  alignas(64) ulong done;    // threadgroups finished since the list began
   alignas(64) uint sleeping, quit;
   alignas(64) char mutex[128], condition[128];  // pthread's are 40..64 bytes
 };
@@ -109,18 +112,34 @@ static void run_threadgroup(Arena *a, const Dispatch *d, uint g) {
     for (uint t = 0; t < n; t += 32) run_fibers(a, t, smaller(n - t, 32));
 }
 
-static void work(Dispatch **list, uint count, Arena *a) {
-  for (uint i = 0; i < count; i++) {
-    Dispatch *d = list[i];
-    uint total = d->groups.x * d->groups.y * d->groups.z, mine = 0;
+// Takes threadgroups first..end of dispatch number i, none when all are taken.
+struct Range {
+  uint first, end;
+};
+static Range take(Pool *p, uint i, uint total, uint chunk) {
+  ulong ticket = __atomic_load_n(&p->ticket, __ATOMIC_RELAXED);
+  for (;;) {
+    uint number = (uint)(ticket >> 32), first = number == i ? (uint)ticket : 0;
+    if (number > i || first >= total) return {0, 0};
+    Range r = {first, smaller(first + chunk, total)};
+    if (__atomic_compare_exchange_n(&p->ticket, &ticket, (ulong)i << 32 | r.end, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return r;
+  }
+}
+
+static void work(Pool *p, Arena *a) {
+  ulong before = 0;  // threadgroups of the dispatches before this one
+  for (uint i = 0; i < p->count; i++) {
+    const Dispatch *d = p->list[i];
+    uint total = d->groups.x * d->groups.y * d->groups.z, chunk = total / p->shares, mine = 0;
     for (;;) {
-      uint g = __atomic_fetch_add(&d->next, d->chunk, __ATOMIC_RELAXED);
-      if (g >= total) break;
-      uint end = smaller(g + d->chunk, total);
-      for (; g < end; g++, mine++) run_threadgroup(a, d, g);
+      Range r = take(p, i, total, chunk ? chunk : 1);
+      if (r.first == r.end) break;
+      for (uint g = r.first; g < r.end; g++, mine++) run_threadgroup(a, d, g);
     }
-    if (mine) __atomic_add_fetch(&d->done, mine, __ATOMIC_RELEASE);
-    spin_until([&] { return __atomic_load_n(&d->done, __ATOMIC_ACQUIRE) >= total; });
+    if (mine) __atomic_add_fetch(&p->done, mine, __ATOMIC_RELEASE);
+    before += total;
+    spin_until([&] { return __atomic_load_n(&p->done, __ATOMIC_ACQUIRE) >= before; });
   }
 }
 
@@ -152,23 +171,19 @@ MSL_EXPORT uint msl_dispatch_size() { return sizeof(msl::Dispatch); }
 MSL_EXPORT void msl_pool_init(msl::Pool *p) { make_lock(p->mutex, p->condition); }
 
 // Runs the list on the calling thread and up to `workers` others; returns when all of it is done.
-MSL_EXPORT void msl_run(msl::Pool *p, msl::Dispatch **list, uint count, uint workers, msl::Arena *a) {
+MSL_EXPORT void msl_run(msl::Pool *p, const msl::Dispatch *const *list, uint count, uint workers, msl::Arena *a) {
   using namespace msl;
-  bool parallel = false;
-  for (uint i = 0; i < count; i++) {
-    Dispatch *d = list[i];
-    uint total = d->groups.x * d->groups.y * d->groups.z, share = total / (8 * (workers + 1));
-    d->next = d->done = 0;
-    d->chunk = share < 1 ? 1 : share;
-    parallel |= total > 1;
-  }
   StackLimits limits(a);
-  if (!workers || !parallel) {
-    work(list, count, a);
-    return;
-  }
+  bool parallel = false;
+  for (uint i = 0; i < count; i++) parallel |= list[i]->groups.x * list[i]->groups.y * list[i]->groups.z > 1;
   p->list = list;
   p->count = count;
+  p->shares = 8 * (workers + 1);
+  p->ticket = p->done = 0;
+  if (!workers || !parallel) {
+    work(p, a);
+    return;
+  }
   ulong number = (p->state / ONE_LIST + 1) * ONE_LIST;
   __atomic_store_n(&p->state, number | (ulong)workers << 17 | OPEN, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&p->sleeping, __ATOMIC_SEQ_CST)) {
@@ -176,7 +191,7 @@ MSL_EXPORT void msl_run(msl::Pool *p, msl::Dispatch **list, uint count, uint wor
     wake_all(p->condition);
     unlock(p->mutex);
   }
-  work(list, count, a);
+  work(p, a);
   __atomic_and_fetch(&p->state, ~OPEN, __ATOMIC_ACQ_REL);
   spin_until([&] { return !(__atomic_load_n(&p->state, __ATOMIC_ACQUIRE) & INSIDE); });
 }
@@ -202,7 +217,7 @@ MSL_EXPORT void msl_worker(msl::Pool *p, msl::Arena *a) {
     ulong state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
     while (has_room(state)) {
       if (__atomic_compare_exchange_n(&p->state, &state, state + ONE_INSIDE, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        work(p->list, p->count, a);
+        work(p, a);
         __atomic_sub_fetch(&p->state, ONE_INSIDE, __ATOMIC_ACQ_REL);
         break;
       }

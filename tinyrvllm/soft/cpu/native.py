@@ -22,12 +22,8 @@ typedef struct {
     uint64_t length[31];
     uint32_t tg_offset[31], tg_length[31];
     U3 grid_threads, groups, group;
-    uint32_t level, chunk, order;
+    uint32_t level, order;
     void *watch;
-    uint32_t next;
-    char apart[60];
-    uint32_t done;
-    char apart2[60];
 } Dispatch;
 uint32_t msl_pool_size(void);
 uint32_t msl_dispatch_size(void);

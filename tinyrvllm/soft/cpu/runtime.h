@@ -32,13 +32,8 @@ struct Dispatch {
   uint tg_offset[31], tg_length[31];  // [[threadgroup(n)]] arguments inside the threadgroup's memory
   U3 grid_threads, groups, group;     // threads of the grid, threadgroups of the grid, threads of a threadgroup
   uint level;                    // 0: a plain loop; 1: simdgroups one by one; 2: all threads together
-  uint chunk;                    // threadgroups that an OS thread takes at a time
   uint order;                    // checking mode: seed of the lane order, 0: ascending
   struct Watch *watch;           // checking mode: the buffers' bounds, and where findings go
-  uint next;                     // next threadgroup to take
-  char apart[60];                // the two counters in cache lines of their own
-  uint done;                     // threadgroups finished
-  char apart2[60];
 };
 
 enum : uint { FRESH = 0, BARRIER = 1u << 31, DONE = ~0u, MIXED = ~0u - 1 };
