@@ -133,3 +133,32 @@ def decode(attention: Attention, max_context: int, partial: Span | None = None) 
         shape=shape,
     )
     return [split, combine]
+
+
+def prefill(attention: Attention, max_queries: int) -> Launch:
+    """Attention of the sequences that have more than one row, each row seeing what is before it.
+
+    max_queries: an upper bound of the rows of a sequence in this batch.
+    """
+    a = attention
+    wide = a.layout.head_dim > (64 if a.layout.f32 else 128)
+    queries = 8 if wide else 32  # of a threadgroup
+    return Launch(
+        shader="attention_prefill",
+        kernel="attend_wide" if wide else "attend_tile",
+        constants=a.layout.constants,
+        groups=(ceil_div(max_queries, queries), a.heads, a.sequences),
+        threads=(128, 1, 1),
+        arguments=(
+            reads(a.q), reads(a.k_pool), reads(a.v_pool), reads(a.block_tables),
+            reads(a.context_lens), reads(a.query_start), writes(a.out),
+        ),
+        parameters=a.parameters(1),
+        cost=a.cost(
+            a.sequences * max_queries, a.max_blocks * a.layout.block_size,
+            barriers=2 * ceil_div(a.max_blocks * a.layout.block_size, 32),
+            threadgroup_bytes=28_672 if wide else 23_040,
+        ),
+        rows=a.sequences * max_queries,
+        shape=f"{a.heads}/{a.layout.kv_heads} x {a.layout.head_dim}",
+    )  # fmt: skip
