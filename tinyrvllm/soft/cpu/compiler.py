@@ -74,10 +74,12 @@ class Compiler:
             raise MSLError(result.stderr)
         return result.stdout
 
-    def compile(self, source: Path, output: Path, flags: Sequence[str]) -> str:
+    def compile(
+        self, source: Path, output: Path, flags: Sequence[str], to: Sequence[str] = ("-c",)
+    ) -> str:
         """Makes an object file; returns the warnings. Raises MSLError with the raw diagnostics."""
         arguments = [*FLAGS, *self.machine_flags, f"-I{HERE}", f"-I{INCLUDE}"]
-        result = self.run(["-c", *arguments, *flags, str(source), "-o", str(output)])
+        result = self.run([*to, *arguments, *flags, str(source), "-o", str(output)])
         if result.returncode:
             raise MSLError(result.stderr)
         return result.stderr
@@ -95,7 +97,7 @@ class Compiler:
     ) -> str:
         """Like `compile`, with a change to the LLVM IR on the way."""
         ir = output.with_suffix(".ll")
-        warnings = self.compile(source, ir, [*flags, "-S", "-emit-llvm"])
+        warnings = self.compile(source, ir, flags, to=("-S", "-emit-llvm"))
         ir.write_text(instrument(ir.read_text(encoding="utf-8")), encoding="utf-8")
         rest = ["-x", "ir", "-O1", "-fPIC", "-Xclang", "-disable-llvm-passes", *self.machine_flags]
         result = self.run(["-c", *rest, str(ir), "-o", str(output)])
