@@ -86,4 +86,4 @@ def warn(runtime: DoubleRuntime, error: Any) -> None:
 def fail(runtime: DoubleRuntime, error: Any, domain: str, code: int, text: str) -> None:
     """Stores an autoreleased NSError where the caller's NSError ** points; the result is nil."""
     if error:
-        error[0] = ffi.cast("id", NSError(runtime, domain, code, text).autorelease().handle)
+        error[0] = NSError(runtime, domain, code, text).autorelease().handle

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -19,7 +18,7 @@ from .signatures import ObjCError, ffi, signatures
 
 ZOMBIES = 10_000  # freed objects whose names are kept
 PACKAGE = str(Path(__file__).parents[2])  # code above it in the stack is the program's own
-ID, ADDRESS = ffi.typeof("id"), ffi.typeof("uintptr_t")
+ID = ffi.typeof("id")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
@@ -138,19 +137,19 @@ class DoubleRuntime:
         self.unverified: list[str] = []  # none: `bind` compares every message
         self.lock = threading.RLock()
         self.faults: list[str] = []  # rules broken while an object was freed
-        self._objects: dict[int, ObjCObject] = {}
-        self._zombies: OrderedDict[int, str] = OrderedDict()
-        self._handles = itertools.count(0x7F0000001000, 16)
-        self._class_handles = {name: next(self._handles) for name in classes}
-        self._class_of_handle = {handle: name for name, handle in self._class_handles.items()}
+        # handle -> what it stands for; pointers of cffi are equal when their addresses are
+        self._objects: dict[Any, ObjCObject] = {}
+        self._zombies: OrderedDict[Any, str] = OrderedDict()
+        self._numbers = itertools.count(0x7F0000001000, 16)
+        self._class_handles = {name: self._new_handle() for name in classes}
+        self._class_of = {handle: classes[name] for name, handle in self._class_handles.items()}
         self._local = threading.local()
-        self._allowed: set[tuple[type[ObjCObject], str]] = set()  # messages old enough for it
 
     # ---- the five operations
 
     def class_named(self, name: str) -> Any:
         """The class object, or nil."""
-        return ffi.cast("id", self._class_handles.get(name, 0))
+        return self._class_handles.get(name, ffi.NULL)
 
     def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
         """`send(receiver, *arguments)`. Raises ObjCError when the caller's types are wrong."""
@@ -164,15 +163,22 @@ class DoubleRuntime:
                 f" the caller's table has {returns} ({' '.join(arguments)}). Correct its row"
             )
 
+        objects = self._objects
+        answers: dict[type[ObjCObject], Callable[..., Any]] = {}
+
         def send(receiver: Any, *values: Any) -> Any:
+            obj = objects.get(receiver)
+            if obj is not None:
+                cls = type(obj)
+                function = answers.get(cls)
+                if function is None:
+                    function = answers[cls] = self._instance_answer(obj, selector)
+                arguments, _frame = signature.receive(values)  # the frame holds structs
+                return signature.give(function(obj, *arguments))
             if not receiver:
                 return signature.give(None)
-            function = self._method(int(ffi.cast(ADDRESS, receiver)), selector)
-            arguments, _frame = signature.receive(values)  # the frame holds structs
-            result = function(*arguments)
-            if isinstance(result, ObjCObject):
-                result = ffi.cast(ID, result.handle)
-            return signature.give(result)
+            function = self._class_answer(receiver, selector)
+            return signature.give(function(self, *signature.receive(values)[0]))
 
         return send
 
@@ -197,7 +203,7 @@ class DoubleRuntime:
 
     def default_device(self) -> Any:
         """A new MTLDevice."""
-        return ffi.cast("id", self.classes["MTLDevice"](self).handle)
+        return self.classes["MTLDevice"](self).handle
 
     # ---- objects
 
@@ -208,9 +214,12 @@ class DoubleRuntime:
             self._local.pools = []
         return self._local.pools
 
-    def register(self, obj: ObjCObject) -> int:
+    def _new_handle(self) -> Any:
+        return ffi.cast(ID, next(self._numbers))
+
+    def register(self, obj: ObjCObject) -> Any:
         """A handle for a new object."""
-        handle = next(self._handles)
+        handle = self._new_handle()
         self._objects[handle] = obj
         return handle
 
@@ -223,9 +232,7 @@ class DoubleRuntime:
 
     def object(self, handle: Any) -> Any:
         """The object of a handle that came as an argument; None for nil."""
-        if not handle:
-            return None
-        return self._alive(int(ffi.cast(ADDRESS, handle)), "used as an argument")
+        return self._alive(handle, "used as an argument") if handle else None
 
     def live(self) -> list[ObjCObject]:
         """The objects that exist, other than those of Foundation (strings, errors, ...)."""
@@ -238,7 +245,7 @@ class DoubleRuntime:
             for obj in self.live()
         ]
 
-    def _alive(self, handle: int, doing: str) -> ObjCObject:
+    def _alive(self, handle: Any, doing: str) -> ObjCObject:
         obj = self._objects.get(handle)
         if obj is not None:
             return obj
@@ -247,28 +254,25 @@ class DoubleRuntime:
                 f"{self._zombies[handle]} is freed already, and got: {doing}. It was released too "
                 "often, or is used after its release or its pool's end: retain what you keep"
             )
-        raise ObjCError(f"{handle:#x} is no object (on a Mac: EXC_BAD_ACCESS); it got: {doing}")
+        address = int(ffi.cast("uintptr_t", handle))
+        raise ObjCError(f"{address:#x} is no object (on a Mac: EXC_BAD_ACCESS); it got: {doing}")
 
-    def _method(self, handle: int, selector: str) -> Callable[..., Any]:
-        if handle in self._class_of_handle:
-            cls = self.classes[self._class_of_handle[handle]]
-            answers, receiver = cls.class_messages, f"+[{cls.__name__}"
-        else:
-            obj = self._alive(handle, selector)
-            cls = type(obj)
-            answers, receiver = cls.instance_messages, f"-[{obj}"
-        name = answers.get(selector)
-        if name is None:
-            near = difflib.get_close_matches(selector, answers, n=3)
-            raise ObjCError(
-                f"{receiver} {selector}]: unrecognized selector sent to this object; nearest that "
-                f"it answers: {', '.join(near) or 'nothing similar'}"
-            )
-        if (cls, selector) not in self._allowed:
-            self._check_version(cls, selector)
-        if answers is cls.class_messages:
-            return partial(getattr(cls, name), self)
-        return getattr(obj, name)
+    def _instance_answer(self, obj: ObjCObject, selector: str) -> Callable[..., Any]:
+        """The Python function behind a message; called with the object first."""
+        cls = type(obj)
+        name = _known(selector, cls.instance_messages, f"-[{obj} {selector}]")
+        self._check_version(cls, selector)
+        return getattr(cls, name)
+
+    def _class_answer(self, handle: Any, selector: str) -> Callable[..., Any]:
+        """The class method behind a message; called with the runtime first."""
+        cls = self._class_of.get(handle)
+        if cls is None:
+            self._alive(handle, selector)  # raises: a zombie, or no object at all
+            raise AssertionError("a live object was not found")
+        name = _known(selector, cls.class_messages, f"+[{cls.__name__} {selector}]")
+        self._check_version(cls, selector)
+        return getattr(cls, name)
 
     def _check_version(self, cls: type[ObjCObject], selector: str) -> None:
         owners = signatures()[selector].owners
@@ -279,4 +283,14 @@ class DoubleRuntime:
                 f"device is macOS {self.os_version[0]}.{self.os_version[1]}: send it only from "
                 "that version on"
             )
-        self._allowed.add((cls, selector))
+
+
+def _known(selector: str, answers: dict[str, str], message: str) -> str:
+    name = answers.get(selector)
+    if name is None:
+        near = difflib.get_close_matches(selector, answers, n=3)
+        raise ObjCError(
+            f"{message}: unrecognized selector sent to this object; nearest that it answers: "
+            f"{', '.join(near) or 'nothing similar'}"
+        )
+    return name

@@ -83,10 +83,12 @@ class Signature:
         return [getattr(frame, field) for field in self._fields], frame
 
     def give(self, value: Any) -> Any:
-        """A method's result as the C type it returns; None is nil, 0 or void."""
+        """A method's result as its C type: an object's handle; None is nil, 0 or void."""
         if self._result is None:
             return None
-        return ffi.new(self._result, value)[0] if value is not None else ffi.new(self._result)[0]
+        if value is None:
+            return ffi.new(self._result)[0]
+        return ffi.new(self._result, getattr(value, "handle", value))[0]
 
 
 def _as_tuple(value: Any) -> Any:
