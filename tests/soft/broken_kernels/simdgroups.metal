@@ -86,3 +86,12 @@ kernel void shuffle_past_the_last_lane(device float *out [[buffer(0)]], uint i [
 kernel void sum_of_some_lanes(device float *out [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
   if (i & 1) out[i] = simd_sum(float(i));  // BUG: simd-partial
 }
+
+// run: grid=32 group=32 a:float[64] out:float[64]
+kernel void matrix_for_some_lanes(device const float *a [[buffer(0)]], device float *out [[buffer(1)]],
+                                  uint lane [[thread_index_in_simdgroup]]) {
+  simdgroup_float8x8 m, square(0);
+  simdgroup_load(m, a, 8);
+  if (lane < 16) simdgroup_multiply_accumulate(square, m, m, square);  // BUG: simd-divergence
+  simdgroup_store(square, out, 8);
+}

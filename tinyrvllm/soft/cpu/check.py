@@ -12,7 +12,8 @@ raced, and barriers and simd operations were met by all who must. It says nothin
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def observe(dispatch: "Dispatch", start: Callable[[], None]) -> list[Report]:
     writable = [
         p.index for p in kernel.info.params if p.access == "read_write" and p.index is not None
     ]
-    guard = Guard(dispatch.buffers, writable)
+    guard = Guard(dispatch.buffers, writable, dispatch.resident)
     regions = ffi.new("Region[]", len(guard.regions))
     watch = ffi.new("Watch *", {"regions": regions, "region_count": len(regions)})
     for native_region, region in zip(regions, guard.regions, strict=True):
@@ -96,7 +97,16 @@ def observe(dispatch: "Dispatch", start: Callable[[], None]) -> list[Report]:
         source,
         guard,
     )
-    return [write(r, scene, _name(r.variable)) for r in found]
+    return _merged(write(r, scene, _name(r.variable)) for r in found)
+
+
+def _merged(reports: Iterable[Report]) -> list[Report]:
+    """One for each pair of lines: lane 0 and the other lanes may have code of their own."""
+    merged: dict[tuple[object, ...], Report] = {}
+    for r in reports:
+        key = (r.kind, r.file, r.line, r.other_line, r.slot)
+        merged[key] = replace(merged[key], count=merged[key].count + r.count) if key in merged else r
+    return list(merged.values())
 
 
 def _name(variable: Any) -> str:

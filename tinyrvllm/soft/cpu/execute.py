@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from tinyrvllm.soft.cpu import check, native, workers
-from tinyrvllm.soft.cpu.guard import Touched
+from tinyrvllm.soft.cpu.guard import Range, Touched
 from tinyrvllm.soft.cpu.library import SoftKernel
 from tinyrvllm.soft.msl.calls import Level
 
@@ -18,6 +18,8 @@ class Dispatch:
 
     `buffers`: slot -> (address, bytes from there to the end of what is bound). The memory must
     outlive the run. `threadgroup_memory`: [[threadgroup(n)]] index -> bytes. Sizes are threads.
+    For the checking mode only: `order` is the seed of the order in which lanes run (0: ascending),
+    `resident` are ranges that the kernel reaches through addresses stored in buffers.
     Raises ValueError for what Metal would refuse: unbound arguments, too many threads, too much
     threadgroup memory.
     """
@@ -30,10 +32,10 @@ class Dispatch:
         threads_per_threadgroup: Size,
         threadgroup_memory: Mapping[int, int] | None = None,
         order: int = 0,
+        resident: Sequence[Range] = (),
     ) -> None:
-        memory = threadgroup_memory or {}
         self.kernel = kernel
-        self.buffers = dict(buffers)
+        self.buffers, self.resident = dict(buffers), resident
         self.touched: Callable[[], Touched] | None = None  # in checking mode, after a run
         self.native = d = native.ffi.new("Dispatch *")
         x, y, z = threads_per_threadgroup

@@ -57,7 +57,7 @@ class Report:
     thread: Triple  # its position in its threadgroup
     threadgroup: Triple
     count: int  # how often it happened at these lines
-    text: str
+    message: str  # without the count
 
     @property
     def warning(self) -> bool:
@@ -65,7 +65,7 @@ class Report:
         return self.kind == "simd-partial"
 
     def __str__(self) -> str:
-        return self.text
+        return self.message + (f"\n  ({self.count} times at these lines)" if self.count > 1 else "")
 
 
 class SourceLines:
@@ -166,8 +166,6 @@ class _Writer:
             lines += self._party(r.other, self.other, self._role())
         if self.kind == "race":
             lines.append(f"  {self._advice()}")
-        if r.count > 1:
-            lines.append(f"  ({r.count} times at these lines)")
         group = _unflatten(r.who.group, self.scene.groups())
         return Report(
             self.kind,

@@ -44,6 +44,20 @@ template <class T, int COLUMNS = 8, int ROWS = 8> struct simdgroup_matrix {
 #endif
 };
 
+namespace detail {
+// In the checking mode all lanes meet at a matrix operation, so that one without all of them is found.
+struct Together {
+  typedef char In, Out;
+  static constexpr bool one = true, whole_simdgroup = true;
+  static void run(const char *, char *, uint) {}
+};
+MSL_INLINE void together([[maybe_unused]] uint site) {
+#ifdef MSL_CHECK
+  collective<Together>(0, site);
+#endif
+}
+}  // namespace detail
+
 #if MSL_LEAD
 namespace detail {
 // Rows lie at any multiple of the element's alignment. (An alias template would lose `aligned`.)
@@ -83,28 +97,34 @@ template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> ma
 }
 // origin: (column, row) of the matrix within the memory, whose rows are `stride` elements apart
 template <class T, int C, int R, class P>
-MSL_INLINE void simdgroup_load(simdgroup_matrix<T, C, R> &m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false) {
+MSL_INLINE void simdgroup_load(simdgroup_matrix<T, C, R> &m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false, MSL_SITE) {
+  detail::together(site);
   static_assert(detail::same<detail::pointee<P>, T>, "simdgroup_load: the matrix and the memory differ in type");
   p += transposed ? origin.x * stride + origin.y : origin.y * stride + origin.x;
   for (int i = 0; i < 8; i++) m.row[i] = detail::load_row(p + i * stride);
   if (transposed) detail::transpose_rows(m.row);
 }
 template <class T, int C, int R, class P>
-MSL_INLINE void simdgroup_store(simdgroup_matrix<T, C, R> m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false) {
+MSL_INLINE void simdgroup_store(simdgroup_matrix<T, C, R> m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false, MSL_SITE) {
+  detail::together(site);
   static_assert(detail::same<detail::pointee<P>, T>, "simdgroup_store: the matrix and the memory differ in type");
   p += transposed ? origin.x * stride + origin.y : origin.y * stride + origin.x;
   if (transposed) detail::transpose_rows(m.row);
   for (int i = 0; i < 8; i++) detail::store_row(p + i * stride, m.row[i]);
 }
 template <class D, class A, class B, class E>
-MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a, const simdgroup_matrix<B> &b, const simdgroup_matrix<E> &c) {
+MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a, const simdgroup_matrix<B> &b, const simdgroup_matrix<E> &c, MSL_SITE) {
+  detail::together(site);
   detail::multiply_rows<D>(d.row, a.row, b.row, c.row);
 }
 #else
 template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T) { return {}; }
-template <class M, class... A> MSL_INLINE void simdgroup_load(M &, A...) {}
-template <class M, class... A> MSL_INLINE void simdgroup_store(M, A...) {}
-template <class D, class A, class B, class E> MSL_INLINE void simdgroup_multiply_accumulate(D &, const A &, const B &, const E &) {}
+template <class M, class P>
+MSL_INLINE void simdgroup_load(M &, P, ulong = 8, ulong2 = ulong2{0, 0}, bool = false, MSL_SITE) { detail::together(site); }
+template <class M, class P>
+MSL_INLINE void simdgroup_store(M, P, ulong = 8, ulong2 = ulong2{0, 0}, bool = false, MSL_SITE) { detail::together(site); }
+template <class D, class A, class B, class E>
+MSL_INLINE void simdgroup_multiply_accumulate(D &, const A &, const B &, const E &, MSL_SITE) { detail::together(site); }
 #endif
 }  // namespace metal
 #endif  // MSL_MATRIX_PER_LANE

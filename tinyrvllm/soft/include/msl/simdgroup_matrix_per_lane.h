@@ -23,7 +23,7 @@ MSL_INLINE uint column_of_lane(uint l) { return (l / 4 & 2) * 2 + l % 2 * 2; }
 template <class T> struct Multiply {
   struct In { float2 a, b, c; };
   typedef vec<T, 2> Out;
-  static constexpr bool one = false;
+  static constexpr bool one = false, whole_simdgroup = true;
   static void run(const In *in, Out *out, uint) {
     float8 a[8], b[8], c[8], d[8];
     for (uint l = 0; l < 32; l++) {
