@@ -29,7 +29,7 @@ ffi.cdef("""
 C_TYPES = {
     "@": "id", "#": "Class", ":": "SEL", "v": "void", "B": "_Bool", "d": "double",
     "Q": "uint64_t", "q": "int64_t", "*": "char *", "^v": "void *", "^@": "id *", "@?": "void *",
-    "{QQQ}": "MTLSize", "{QQ}": "NSRange", "{qqq}": "NSOperatingSystemVersion",
+    "^Q": "uint64_t *", "{QQQ}": "MTLSize", "{QQ}": "NSRange", "{qqq}": "NSOperatingSystemVersion",
 }  # fmt: skip
 
 # Constants, under Apple's names (Metal headers of the macOS 26.5 SDK).

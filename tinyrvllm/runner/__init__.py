@@ -1,5 +1,6 @@
 """One method, run(batch): where the engine meets a device."""
 
+import platform
 import sys
 from typing import Protocol
 
@@ -29,14 +30,23 @@ def open_runner(model: Model, device: str, num_blocks: int, block_size: int) -> 
     if device not in DEVICES:
         raise TinyrvllmError(f"no device {device!r}: choose one of {', '.join(DEVICES)}")
     if device == "auto":
-        print("device: cpu (numpy); Metal kernels do not run whole models yet", file=sys.stderr)
-    elif device == "metal" and sys.platform != "darwin":
-        raise TinyrvllmError(
-            f"device 'metal' needs a Mac with Apple silicon, and this is {sys.platform}: "
-            "use --device cpu"
-        )
-    elif device != "cpu":
-        raise TinyrvllmError(f"device {device!r} runs no whole models yet: use --device cpu")
-    from tinyrvllm.runner.numpy import NumpyRunner
+        device = choose_device()
+    if device == "cpu":
+        from tinyrvllm.runner.numpy import NumpyRunner
 
-    return NumpyRunner(model, num_blocks, block_size)
+        return NumpyRunner(model, num_blocks, block_size)
+    if device == "cuda":
+        raise TinyrvllmError("device 'cuda' is not built yet: use --device soft or cpu")
+    from tinyrvllm.mtl import open_device
+    from tinyrvllm.runner.metal import MetalRunner
+
+    return MetalRunner(model, open_device(device), num_blocks, block_size)
+
+
+def choose_device() -> str:
+    """Metal where there is Apple silicon, else numpy; says so on standard error."""
+    is_mac = sys.platform == "darwin" and platform.machine() == "arm64"
+    chosen, meaning = ("metal", "Apple's GPU") if is_mac else ("cpu", "numpy")
+    others = ", ".join(name for name in ("soft", "soft:check", "cpu") if name != chosen)
+    print(f"device: {chosen} ({meaning}); --device also takes {others}", file=sys.stderr)
+    return chosen

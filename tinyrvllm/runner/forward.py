@@ -1,0 +1,271 @@
+"""The model as kernel launches: the same path as `model/reference.py`, one dispatch at a time.
+
+A Llama layer at up to 4 rows is 8 dispatches in 6 dependent phases:
+
+    q, k, v        matvec, the norm folded in: x * weight on the way in, 1 / rms on the way out
+    rope           Q/K norm, rotation, and K and V into the cache
+    attention      straight from the blocks
+    attn_output    adds the residual, leaves the next norm's sums of squares
+    gate and up    with the norm and silu(gate) * up folded in
+    ffn_down       adds the residual, leaves sums of squares
+
+At more rows each norm is a dispatch of its own: 10 in 8 phases. A fused norm repeats no arithmetic
+but the multiplication by its weight, once for each simdgroup that reads a value of x.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gguf import GGMLQuantizationType
+
+from tinyrvllm.kernels import (
+    argmax,
+    attention,
+    elementwise,
+    embedding,
+    gemm,
+    ksplit,
+    matvec,
+    reduce,
+    rope,
+)
+from tinyrvllm.kernels.kv_cache import KvLayout
+from tinyrvllm.kernels.launch import Launch, Span
+from tinyrvllm.kernels.matmul import KSPLIT_ROWS, MATVEC_ROWS, FusedNorm, Matmul
+from tinyrvllm.kernels.quant import Matrix
+from tinyrvllm.model.config import ModelConfig
+from tinyrvllm.runner.step import Bucket, StepBuffer
+from tinyrvllm.runner.tensors import DeviceTensors
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the same model may be computed; see DESIGN: the choice may change bits, not the text.
+
+    fuse: fold norms into matvec where it can. batch_invariant: one kernel for every
+    multiplication, so that a row's result does not depend on what else is in the step.
+    """
+
+    fuse: bool = True
+    batch_invariant: bool = False
+
+
+class Forward:
+    """Builds the launches of steps on one device. Scratch is shared by all buckets."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: DeviceTensors,
+        step: StepBuffer,
+        scratch: dict[str, Span],
+        layout: KvLayout,
+        pools: Sequence[tuple[Span, Span]],
+        options: Options,
+    ) -> None:
+        self.config = config
+        self.tensors = tensors
+        self.step = step
+        self.scratch = scratch
+        self.layout = layout
+        self.pools = pools
+        self.options = options
+
+    def body(self, bucket: Bucket) -> list[Launch]:
+        """From token ids to the last layer's output in scratch "x": [rows, hidden]."""
+        return Body(self, bucket).launches
+
+    def head(self, samples: int, gathered: bool, fused: bool) -> list[Launch]:
+        """From rows of "x" to "logits" [samples, vocab], "indices" and "flags" [samples].
+
+        gathered: the rows are those of the step's sample_rows; else the first `samples` of x.
+        fused: the body left the sums of squares that a folded norm needs.
+        """
+        config, scratch = self.config, self.scratch
+        x, launches = scratch["x"], []
+        if gathered:
+            rows_of_x = Matrix(x, GGMLQuantizationType.F32, x.nbytes // 4 // config.hidden_size,
+                               config.hidden_size)  # fmt: skip
+            x = scratch["gathered"]
+            launches.append(embedding.launch(self.step.spans["sample_rows"], rows_of_x, x, samples))
+        name = "token_embd.weight" if config.tied_output else "output.weight"
+        weight = self.tensors.matrix(name)
+        norm = None
+        if fused and not gathered:
+            norm = self.fused_norm(config.output_norm, "ffn_down.weight")
+        else:
+            launches.append(self.norm(config.output_norm, x, scratch["normed"], samples))
+            x = scratch["normed"]
+        logits = scratch["logits"]
+        launches.append(self.multiply(Matmul(x, weight, logits, samples, norm=norm)))
+        count = samples * config.vocab_size
+        if config.final_softcap is not None:
+            launches.append(elementwise.softcap(logits, logits, count, config.final_softcap))
+        launches += argmax.launches(
+            logits, scratch["winners"], scratch["indices"], scratch["flags"],
+            samples, config.vocab_size,
+        )  # fmt: skip
+        return launches
+
+    def multiply(self, matmul: Matmul) -> Launch:
+        """The kernel for this many rows."""
+        if matmul.rows <= MATVEC_ROWS or self.options.batch_invariant:
+            return matvec.launch(matmul)
+        return (ksplit if matmul.rows <= KSPLIT_ROWS else gemm).launch(matmul)
+
+    def norm(
+        self, name: str, x: Span, y: Span, rows: int, residual: Span | None = None
+    ) -> Launch:
+        config = self.config
+        weight = self.tensors.vector(name)
+        return reduce.rmsnorm(x, weight, y, rows, config.hidden_size, config.norm_eps, residual)
+
+    def fused_norm(self, name: str, writer: str) -> FusedNorm:
+        """A norm of x by the sums of squares that x's last writer, a projection, left."""
+        projection = self.tensors.matrix(f"blk.0.{writer}")
+        parts = matvec.squares_parts(Matmul(self.scratch["feed"], projection, self.scratch["x"], 1))
+        weight, squares = self.tensors.vector(name), self.scratch["squares"]
+        return FusedNorm(weight, squares, parts, self.config.norm_eps)
+
+
+class Body:
+    """The layers of one bucket, appended to `launches`."""
+
+    def __init__(self, forward: Forward, bucket: Bucket) -> None:
+        self.forward = forward
+        self.config = config = forward.config
+        self.bucket = bucket
+        self.rows = bucket.rows
+        self.fuse = can_fuse(config, forward.options, bucket.rows)
+        self.launches: list[Launch] = []
+        table = forward.tensors.matrix("token_embd.weight")
+        ids, x = forward.step.spans["token_ids"], forward.scratch["x"]
+        self.launches.append(embedding.launch(ids, table, x, self.rows, config.embedding_scale))
+        for layer in range(config.num_layers):
+            self.layer(layer)
+
+    def layer(self, index: int) -> None:
+        """x + attention(norm(x)), then x + feed_forward(norm(x)), in place."""
+        name = f"blk.{index}."
+        self.attention(index, name)
+        self.project(name + "attn_output.weight", "attended", name + "post_attention_norm.weight")
+        self.feed_forward(name)
+        self.project(name + "ffn_down.weight", "feed", name + "post_ffw_norm.weight")
+
+    def attention(self, index: int, name: str) -> None:
+        config, forward, scratch, step = (
+            self.config, self.forward, self.forward.scratch, self.forward.step.spans
+        )  # fmt: skip
+        x, norm = self.normed(name + "attn_norm.weight", "ffn_down.weight" if index else None)
+        for part in ("q", "k", "v"):
+            weight = forward.tensors.matrix(f"{name}attn_{part}.weight")
+            bias = f"{name}attn_{part}.bias" if config.qkv_bias else None
+            self.multiply(
+                Matmul(
+                    x, weight, scratch[part], self.rows, norm=norm,
+                    bias=forward.tensors.vector(bias) if bias else None,
+                )
+            )  # fmt: skip
+        norms = (
+            tuple(forward.tensors.vector(f"{name}attn_{part}_norm.weight") for part in "qk")
+            if config.qk_norm
+            else None
+        )
+        head_dim = config.head_dim
+        widths = config.num_heads * head_dim, *(config.num_kv_heads * head_dim,) * 2
+        k_pool, v_pool = forward.pools[index]
+        self.launches.append(
+            rope.rope_and_store(
+                scratch["q"], scratch["k"], scratch["v"], forward.tensors.turns(index),
+                step["positions"], step["slots"], k_pool, v_pool, forward.layout, self.rows,
+                config.num_heads, head_dim, config.rope_interleaved, widths,
+                norms=norms, norm_epsilon=config.norm_eps,
+            )
+        )  # fmt: skip
+        attend = attention.Attention(
+            q=scratch["q"], k_pool=k_pool, v_pool=v_pool, block_tables=step["block_tables"],
+            context_lens=step["context_lens"], query_start=step["query_start"],
+            out=scratch["attended"], layout=forward.layout, heads=config.num_heads,
+            sequences=self.rows, max_blocks=forward.step.blocks(self.bucket),
+            scale=config.attn_scale, window=config.sliding_window[index] or 0,
+            softcap=config.attn_softcap or 0.0,
+        )  # fmt: skip
+        self.launches += attention.decode(attend, self.bucket.context, scratch["partial"])
+
+    def feed_forward(self, name: str) -> None:
+        """activation(gate(x)) * up(x) into scratch "feed"."""
+        forward, scratch = self.forward, self.forward.scratch
+        x, norm = self.normed(name + "ffn_norm.weight", "attn_output.weight")
+        gate = forward.tensors.matrix(name + "ffn_gate.weight")
+        up = forward.tensors.matrix(name + "ffn_up.weight")
+        activation = self.config.activation
+        if gate.kind == up.kind:
+            self.multiply(
+                Matmul(x, gate, scratch["feed"], self.rows, up=up, activation=activation, norm=norm)
+            )
+            return
+        self.multiply(Matmul(x, gate, scratch["feed"], self.rows, norm=norm))
+        self.multiply(Matmul(x, up, scratch["up"], self.rows, norm=norm))
+        count = self.rows * self.config.intermediate_size
+        self.launches.append(
+            elementwise.gate(scratch["feed"], scratch["up"], scratch["feed"], count, activation)
+        )
+
+    def project(self, weight: str, source: str, post_norm: str) -> None:
+        """x += source W^T; Gemma 2 and 3 norm what they add."""
+        forward, scratch, x = self.forward, self.forward.scratch, self.forward.scratch["x"]
+        matrix = forward.tensors.matrix(weight)
+        if self.config.post_norms:
+            self.multiply(Matmul(scratch[source], matrix, scratch["normed"], self.rows))
+            self.launches.append(
+                forward.norm(post_norm, scratch["normed"], x, self.rows, residual=x)
+            )
+            return
+        squares = scratch["squares"] if self.fuse else None
+        self.multiply(
+            Matmul(scratch[source], matrix, x, self.rows, residual=x, squares=squares)
+        )
+
+    def normed(self, name: str, writer: str | None) -> tuple[Span, FusedNorm | None]:
+        """(what to multiply, the norm to fold in): x and a norm, or the norm's output and None.
+
+        writer: the projection that x comes from; None: the embedding, which leaves no squares.
+        """
+        forward, scratch = self.forward, self.forward.scratch
+        if self.fuse and writer is not None:
+            return scratch["x"], forward.fused_norm(name, writer)
+        self.launches.append(forward.norm(name, scratch["x"], scratch["normed"], self.rows))
+        return scratch["normed"], None
+
+    def multiply(self, matmul: Matmul) -> None:
+        self.launches.append(self.forward.multiply(matmul))
+
+
+def can_fuse(config: ModelConfig, options: Options, rows: int) -> bool:
+    """Whether norms can be folded: matvec does the multiplications, and no norm follows them."""
+    return options.fuse and not config.post_norms and rows <= MATVEC_ROWS
+
+
+def scratch_sizes(
+    config: ModelConfig, layout: KvLayout, max_rows: int, max_samples: int, max_context: int
+) -> dict[str, int]:
+    """Bytes of each scratch array, for the largest step."""
+    heads, head_dim = config.num_heads, config.head_dim
+    floats = {
+        "x": max_rows * config.hidden_size,
+        "normed": max_rows * config.hidden_size,
+        "gathered": max_samples * config.hidden_size,
+        "q": max_rows * heads * head_dim,
+        "k": max_rows * config.num_kv_heads * head_dim,
+        "v": max_rows * config.num_kv_heads * head_dim,
+        "attended": max_rows * heads * head_dim,
+        "partial": max_rows * heads * attention.decode_splits(max_context) * (head_dim + 2),
+        "feed": max_rows * config.intermediate_size,
+        "up": max_rows * config.intermediate_size,
+        "squares": MATVEC_ROWS * config.hidden_size,
+        "logits": max_samples * config.vocab_size,
+        "winners": max_samples * argmax.chunks(config.vocab_size) * argmax.WINNER_BYTES // 4,
+        "indices": max_samples,
+        "flags": max_samples,
+    }
+    return {name: -(-count // 4) * 16 for name, count in floats.items()}
