@@ -2,7 +2,8 @@
 
 A CPU has one memory, so what Metal tells apart is here defined twice. Of methods qualified by a
 space (`float get() const device { ... }`) the first of several equal signatures stays. Of free
-functions whose parameters differ in spaces the later ones are left to the pass that checks spaces.
+functions whose parameters differ in spaces, and of specialisations of a type, the later ones are
+left to the pass that checks spaces.
 """
 
 import re
@@ -33,14 +34,38 @@ def methods(tokens: Tokens) -> None:
 def overloads(tokens: Tokens, declarations: list[Declaration]) -> None:
     seen: set[str] = set()
     for d in declarations:
-        if d.kind != "function":
+        if d.kind not in ("function", "type") or not (d.template or d.parameters[1]):
             continue
-        words = [tokens[i] for i in range(d.start, d.parameters[1])]
+        head = d.parameters[1] or tokens.find(d.start, "{;")
+        words = [tokens[i] for i in range(d.start, head)]
+        if not set(_SPACES) & set(words):
+            continue
         text = " ".join(w for w in words if w not in ("device", "thread", "threadgroup"))
         signature = d.scope + re.sub(r"\b(constant|const)( (constant|const)\b)*", "const", text)
         if signature in seen:
             tokens.only_for_spaces(d.start, d.end)
         seen.add(signature)
+
+
+def array_parameters(tokens: Tokens) -> None:
+    """`f(threadgroup float tile[32])` -> `f(threadgroup float *tile)`, which clang knows to qualify."""
+    for i in range(len(tokens)):
+        if tokens[i] not in _SPACES:
+            continue
+        first = i  # what stands before the parameter tells it from a variable with two names
+        while tokens[first - 1] in ("const", "volatile"):
+            first -= 1
+        if tokens[first - 1] not in ("(", ","):
+            continue
+        j = i + 1
+        while tokens.kind(j) == "name" or tokens[j] in ("::", "<"):
+            j = tokens.after(j) if tokens[j] == "<" else j + 1
+        if tokens[j] == "[" and tokens.kind(j - 1) == "name" and j > i + 2:
+            after = tokens.after(j)
+            if tokens[after] in (",", ")", "[["):
+                tokens.list[j].text, tokens.list[j].kind = tokens[j - 1], "name"
+                tokens.list[j - 1].text, tokens.list[j - 1].kind = "*", "sign"
+                tokens.blank(j + 1, after)
 
 
 def _qualifies(tokens: Tokens, i: int) -> bool:
