@@ -1,0 +1,111 @@
+"""mtl/apple.py against a stand-in for libobjc, in C: the casts, pools and refusals of macOS.
+
+The stand-in has a real objc_msgSend, so structs, doubles and pointers travel as this processor's
+calling convention has it: on x86-64 as on an Intel Mac, on aarch64 as on Apple silicon.
+"""
+
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cffi
+import pytest
+
+from tinyrvllm.mtl import MetalError, api, apple
+from tinyrvllm.mtl.objc import ObjC
+from tinyrvllm.soft.cpu import compiler
+
+SOURCE = Path(__file__).with_name("fake_objc.c")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in, compiled."""
+    if platform.system() != "Linux":
+        pytest.skip("the stand-in takes the place of libobjc only on Linux")
+    folder = tmp_path_factory.mktemp("objc")
+    objects, path = folder / "fake.o", folder / "fake.so"
+    cc = compiler.find()
+    flags = ["-c", "-O1", "-fPIC", "-ffreestanding", "-fno-sanitize=all", "-fno-stack-protector"]
+    subprocess.run([*cc.clang, *flags, str(SOURCE), "-o", str(objects)], check=True)
+    cc.link([objects], path)
+    return path
+
+
+@pytest.fixture
+def fake(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The stand-in's own variables, in a state like a healthy Mac's."""
+    view = cffi.FFI()
+    view.cdef("""
+        typedef struct { uint64_t width, height, depth; } Size;
+        extern void *fake_default_device; extern int fake_translated, fake_pools, fake_releases;
+        extern Size fake_groups, fake_threads; extern const char *fake_length_types;
+    """)
+    opened = view.dlopen(str(library))
+    real = api.ffi.dlopen
+    monkeypatch.setattr(api.ffi, "dlopen", lambda name: real(str(library)))
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3.1", ("", "", ""), ""))
+    opened.fake_default_device = view.cast("void *", 0x1000)
+    opened.fake_translated = opened.fake_releases = 0
+    right = opened.fake_length_types
+    yield opened
+    opened.fake_length_types = right
+
+
+def send(runtime: apple.AppleRuntime, message: str, receiver: Any, *arguments: Any) -> Any:
+    (method,) = api.declare(message=message).values()
+    return runtime.bind(method.selector, method.returns, method.arguments)(receiver, *arguments)
+
+
+def test_values_travel_by_their_types(fake: Any) -> None:
+    runtime = apple.AppleRuntime()
+    device = runtime.default_device()
+    threads = send(runtime, "MTLDevice maxThreadsPerThreadgroup", device)
+    assert (threads.width, threads.height, threads.depth) == (1024, 512, 256)
+    assert send(runtime, "MTLDevice maxBufferLength", device) == 1 << 40
+    assert send(runtime, "MTLDevice supportsFamily:", device, 1009) is True
+    assert send(runtime, "MTLDevice supportsFamily:", device, 1008) is False
+    assert send(runtime, "MTLCommandBuffer GPUStartTime", device) == 2.5
+    message = "MTLComputeCommandEncoder dispatchThreadgroups:threadsPerThreadgroup:"
+    send(runtime, message, device, (2, 3, 5), (7, 11, 13))
+    groups, threads = fake.fake_groups, fake.fake_threads
+    assert (groups.width, groups.height, groups.depth) == (2, 3, 5)
+    assert (threads.width, threads.height, threads.depth) == (7, 11, 13)
+
+
+def test_strings_pools_and_version(fake: Any) -> None:
+    objc = ObjC(apple.AppleRuntime())
+    with objc.pool():
+        assert fake.fake_pools == 1
+        assert objc.text(objc.string("Grüße")) == "Grüße"
+    assert fake.fake_pools == 0
+    assert objc.os_version == (15, 3)
+
+
+def test_nil_default_device_is_the_first_of_all(fake: Any) -> None:
+    fake.fake_default_device = cffi.FFI().NULL
+    assert apple.AppleRuntime().default_device()
+    assert fake.fake_releases == 1  # the list, not the device
+
+
+def test_wrong_types_are_found_before_the_first_message(fake: Any) -> None:
+    text = cffi.FFI().new("char[]", b"I16@0:8")
+    fake.fake_length_types = text
+    with pytest.raises(MetalError, match="MTLDevice maxBufferLength: this macOS says I16@0:8"):
+        apple.AppleRuntime()
+
+
+def test_what_this_system_does_not_publish_is_listed(fake: Any) -> None:
+    runtime = apple.AppleRuntime()
+    assert "MTLCommandQueue commandBuffer" in runtime.unverified
+    assert "MTLDevice maxBufferLength" not in runtime.unverified
+
+
+def test_rosetta_is_refused(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    fake.fake_translated = 1
+    with pytest.raises(MetalError, match="Intel build running under Rosetta.*arm64 Python"):
+        apple.AppleRuntime()
