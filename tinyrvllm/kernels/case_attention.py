@@ -1,0 +1,156 @@
+"""Inputs and float64 answers for RoPE and the attention kernels.
+
+Nasty where a kernel must not care: block tables in random order, NaN in slots that nobody owns.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import attention, attention_naive, elementwise, rope
+from .cases import Array, Prepared, floats, ints
+from .kv_cache import KvLayout
+from .launch import Launch, whole
+
+if TYPE_CHECKING:
+    from ..mtl.device import Device
+
+
+def _rope(
+    device: "Device", rng: np.random.Generator, kernel: str, rows: int, heads: int, kv_heads: int,
+    head_dim: int, rope_dim: int, interleaved: bool = False, norm: bool = False, f32: bool = False,
+    position: int = 0, block_size: int = 16,
+) -> Prepared:  # fmt: skip
+    layout = KvLayout(rows // block_size + 2, block_size, kv_heads, head_dim, f32)
+    width = (heads + 2 * kv_heads) * head_dim
+    qkv = rng.normal(size=(rows, heads + 2 * kv_heads, head_dim)).astype(np.float32)
+    positions = (position + rng.permutation(rows)).astype(np.int32)
+    slots = rng.permutation(layout.num_blocks * block_size)[:rows].astype(np.int32)
+    slots[rows // 2] = -1 if rows > 1 else slots[0]
+    frequencies = 10000.0 ** (-np.arange(rope_dim // 2) / max(rope_dim // 2, 1))
+    gains = rng.uniform(0.5, 1.5, (2, head_dim)).astype(np.float32)
+
+    expected = qkv.astype(np.float64)
+    if norm:
+        rms = np.sqrt((expected**2).mean(-1, keepdims=True) + 1e-6)
+        expected[:, :heads] = (expected / rms)[:, :heads] * gains[0]
+        expected[:, heads:-kv_heads] = (expected / rms)[:, heads:-kv_heads] * gains[1]
+    angle = positions[:, None, None] * frequencies
+    half = rope_dim // 2
+    first = slice(0, rope_dim, 2) if interleaved else slice(0, half)
+    second = slice(1, rope_dim, 2) if interleaved else slice(half, rope_dim)
+    rotated = expected[:, :-kv_heads]
+    a, b = rotated[..., first].copy(), rotated[..., second].copy()
+    rotated[..., first] = a * np.cos(angle) - b * np.sin(angle)
+    rotated[..., second] = a * np.sin(angle) + b * np.cos(angle)
+    live = slots >= 0
+    q_want = np.where(live[:, None, None], expected[:, :heads], qkv[:, :heads])
+    caches = np.zeros((2, layout.num_blocks * block_size, kv_heads, head_dim), layout.dtype)
+    caches[0][slots[live]] = expected[live, heads : heads + kv_heads]
+    caches[1][slots[live]] = expected[live, heads + kv_heads :]
+    want = [q_want.ravel(), layout.pack_k(caches[0]).ravel(), layout.pack_v(caches[1]).ravel()]
+
+    # One buffer holds qkv and both pools, and a last launch gathers them as floats.
+    x = whole(device.from_numpy(qkv))
+    pools = [whole(device.buffer(layout.nbytes)) for _ in range(2)]
+    head_bytes = 4 * head_dim
+    qkv_spans = [
+        x.part(at * head_bytes, x.nbytes - at * head_bytes) for at in (0, heads, heads + kv_heads)
+    ]
+    gain_spans = (floats(device, gains[0]), floats(device, gains[1]))
+    launch = rope.rope_and_store(
+        *qkv_spans, floats(device, rope.turns(frequencies)) if half else x,
+        ints(device, positions), ints(device, slots), *pools, layout, rows, heads, rope_dim,
+        interleaved, (width, width, width), gain_spans if norm else None, 1e-6,
+    )  # fmt: skip
+    counts = [rows * width, *(layout.nbytes // layout.dtype.itemsize,) * 2]
+    gathered = device.buffer(4 * sum(counts))
+    out, at, launches = whole(gathered), 0, [launch]
+    for source, count in zip((x, *pools), counts, strict=True):
+        to = out.part(4 * at, 4 * count)
+        is_half = source is not x and not f32
+        launches.append(
+            elementwise.to_float(source, to, count) if is_half
+            else elementwise.copy(source, to, count)
+        )  # fmt: skip
+        at += count
+    full = qkv.astype(np.float64)
+    full[:, :heads] = q_want
+    expected_all = np.concatenate([full.ravel(), *want[1:]]).astype(np.float64)
+    return Prepared(launches, gathered, expected_all, np.abs(expected_all) + 1, 1e-6 if f32 else 6e-4)
+
+
+def attend(
+    q: Array, k: Array, v: Array, scale: float, window: int = 0, softcap: float = 0.0
+) -> Array:
+    """Causal attention of the last rows of a sequence.
+
+    q: [queries, heads, head_dim]; k, v: [keys, kv_heads, head_dim]. Returns q's shape.
+    """
+    ratio = q.shape[1] // k.shape[1]
+    scores = np.einsum("nhd,khd->nhk", q, k.repeat(ratio, 1)) * scale
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    keys = np.arange(len(k))
+    position = (len(k) - len(q) + np.arange(len(q)))[:, None]
+    visible = (keys <= position) & ((keys > position - window) | (window == 0))
+    scores = np.where(visible[:, None], scores, -np.inf)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("nhk,khd->nhd", e / e.sum(-1, keepdims=True), v.repeat(ratio, 1))
+
+
+def _attention(
+    device: "Device", rng: np.random.Generator, kernel: str, contexts: tuple[int, ...],
+    heads: int, kv_heads: int, head_dim: int, queries: tuple[int, ...] = (), window: int = 0,
+    softcap: float = 0.0, f32: bool = False, block_size: int = 16, unused: float = np.nan,
+    bound: int = 0, magnitude: float = 1.0,
+) -> Prepared:  # fmt: skip
+    """queries: rows of each sequence, 1 if left out. bound: what max_context is rounded up to."""
+    queries = queries or (1,) * len(contexts)
+    blocks = [-(-n // block_size) for n in contexts]
+    layout = KvLayout(sum(blocks) + 3, block_size, kv_heads, head_dim, f32)
+    order, max_blocks = rng.permutation(layout.num_blocks), max(blocks) + 1
+    tables = np.full((len(contexts), max_blocks), -1, np.int32)
+    caches = np.full((2, layout.num_blocks * block_size, kv_heads, head_dim), unused, layout.dtype)
+    start = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
+    q = rng.normal(size=(start[-1], heads, head_dim)).astype(np.float32)
+    expected, scale = np.full(q.shape, 7.0), head_dim**-0.5
+    serves_one = kernel == "attend_one"
+    for s, (context, count) in enumerate(zip(contexts, queries, strict=True)):
+        tables[s, : blocks[s]] = order[sum(blocks[:s]) :][: blocks[s]]
+        kv = (rng.normal(size=(2, context, kv_heads, head_dim)) * magnitude).astype(layout.dtype)
+        tokens = np.arange(context)
+        slots = tables[s, tokens // block_size] * block_size + tokens % block_size
+        caches[:, slots] = kv
+        if context and (count == 1) == serves_one or kernel == "naive":
+            mine = slice(start[s], start[s + 1])
+            k, v = kv.astype(np.float64)
+            expected[mine] = attend(q[mine].astype(np.float64), k, v, scale, window, softcap)
+    out = device.from_numpy(np.full(q.shape, 7, np.float32))
+    pools = [layout.pack_k(caches[0]), layout.pack_v(caches[1])]
+    problem = attention.Attention(
+        floats(device, q), *(whole(device.from_numpy(pool)) for pool in pools),
+        ints(device, tables), ints(device, list(contexts)), ints(device, start), whole(out),
+        layout, heads, len(contexts), max_blocks, scale, window, softcap,
+    )  # fmt: skip
+    longest = max(*contexts, bound) if bound else max(contexts)
+    launches: list[Launch]
+    if serves_one:
+        partial = whole(device.buffer(attention.partial_bytes(problem, longest)))
+        launches = attention.decode(problem, longest, partial)
+    elif kernel == "naive":
+        nbytes = attention_naive.scratch_bytes(problem, queries[0], contexts[0])
+        scratch = whole(device.buffer(nbytes))
+        launches = attention_naive.launches(problem, scratch, queries[0], contexts[0])
+    else:
+        launches = [attention.prefill(problem, max(queries))]
+        if launches[0].kernel != kernel:
+            raise ValueError(f"{kernel} does not serve this shape; {launches[0].kernel} does")
+    return Prepared(launches, out, expected, magnitude + np.abs(expected), 4e-6)
+
+
+FAMILIES: dict[str, Callable[..., Prepared]] = {
+    "rope": _rope,
+    **dict.fromkeys(("attend_one", "attend_tile", "attend_wide", "naive"), _attention),
+}

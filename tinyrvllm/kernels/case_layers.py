@@ -1,0 +1,285 @@
+"""Inputs and float64 answers for every kernel but RoPE and attention."""
+
+from collections.abc import Callable
+from math import erf
+from typing import TYPE_CHECKING
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize, quantize
+from numpy.typing import NDArray
+
+from . import argmax, conv, elementwise, embedding, gemm, ksplit, matvec, reduce, top_k
+from .cases import Array, Prepared, floats, ints
+from .launch import Launch, whole
+from .matmul import FusedNorm, Matmul
+from .quant import FLOAT_TILES, Matrix, row_bytes
+
+if TYPE_CHECKING:
+    from ..mtl.device import Device
+
+Kind = GGMLQuantizationType
+MATMULS: dict[str, Callable[[Matmul], Launch]] = {
+    "matvec": matvec.launch, "ksplit": ksplit.launch, "gemm": gemm.launch,
+}  # fmt: skip
+
+
+def random_weights(kind: Kind, rows: int, columns: int, rng: np.random.Generator) -> NDArray:
+    """Random bytes of a weight matrix [rows, row_bytes] with scales of a sane size."""
+    nbytes = row_bytes(kind, columns)
+    if kind in (Kind.F32, Kind.F16, Kind.BF16):
+        values = rng.normal(size=(rows, columns)).astype(np.float32)
+        return np.asarray(quantize(values, kind)).view(np.uint8).reshape(rows, nbytes)
+    block, size = GGML_QUANT_SIZES[kind]
+    raw = rng.integers(0, 256, (rows * columns // block, size), np.uint8)
+    halves = {  # byte offsets of the half-precision scales
+        Kind.Q8_0: (0,), Kind.Q4_0: (0,), Kind.Q5_0: (0,), Kind.Q6_K: (208,),
+    }.get(kind, (0, 2))  # fmt: skip
+    for at in halves:
+        scales = rng.uniform(-0.1, 0.1, (len(raw), 1)).astype(np.float16)
+        raw[:, at : at + 2] = scales.view(np.uint8)
+    return raw.reshape(rows, nbytes)
+
+
+def _activate(kind: str, x: Array) -> Array:
+    if kind == "silu":
+        return x / (1 + np.exp(-x))
+    if kind == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    if kind == "gelu":
+        return 0.5 * x * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+    return x
+
+
+def _matmul(
+    device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, outputs: int,
+    inputs: int, bias: bool = False, residual: bool = False, activation: str = "",
+    norm: bool = False, squares: bool = False, magnitude: float = 1.0,
+) -> Prepared:  # fmt: skip
+    weight_kind = Kind[kind]
+
+    def matrix() -> tuple[Matrix, Array]:
+        raw = random_weights(weight_kind, outputs, inputs, rng)
+        values = dequantize(raw, weight_kind).reshape(outputs, inputs).astype(np.float64)
+        return Matrix(whole(device.from_numpy(raw)), weight_kind, outputs, inputs), values
+
+    weight, w = matrix()
+    x = (rng.normal(size=(rows, inputs)) * magnitude).astype(np.float32)
+    offset = rng.normal(size=outputs).astype(np.float32)
+    y = device.from_numpy(rng.normal(size=(rows, outputs)).astype(np.float32))
+    before = y.numpy(np.float32, (rows, outputs)).astype(np.float64)
+    x64, fused, squares_span = x.astype(np.float64), None, None
+    if norm:  # x * gain / rms(x), the sum of squares given in three parts
+        gain = rng.uniform(0.5, 1.5, inputs).astype(np.float32)
+        parts = np.stack([(p**2).sum(1) for p in np.array_split(x64, 3, axis=1)], axis=1)
+        fused = FusedNorm(floats(device, gain), floats(device, parts), 3, 1e-5)
+        x64 = x64 * gain / np.sqrt((x64**2).mean(1, keepdims=True) + 1e-5)
+    expected, scale = x64 @ w.T, np.abs(x64) @ np.abs(w).T
+    up = None
+    if activation:
+        up, w_up = matrix()
+        gate, other = expected, x64 @ w_up.T
+        expected = _activate(activation, gate) * other
+        scale = scale * np.abs(other) * 1.2 + np.abs(gate) * (np.abs(x64) @ np.abs(w_up).T)
+    if bias:
+        expected, scale = expected + offset, scale + np.abs(offset)
+    if residual:
+        expected, scale = expected + before, scale + np.abs(before)
+    shape = Matmul(
+        floats(device, x), weight, whole(y), rows, up=up, activation=activation or "none",
+        bias=floats(device, offset) if bias else None, residual=whole(y) if residual else None,
+        norm=fused,
+    )  # fmt: skip
+    if squares:  # check the partial sums instead of y
+        parts_out = matvec.squares_parts(shape)
+        target = device.buffer(4 * rows * parts_out)
+        squares_span = whole(target)
+        width = -(-outputs // parts_out)
+        padded = np.zeros((rows, parts_out * width))
+        padded[:, :outputs] = expected
+        expected = (padded.reshape(rows, parts_out, width) ** 2).sum(2)
+        scale = (np.abs(padded).reshape(rows, parts_out, width).max(2) + 1) ** 2 * width
+        shape = Matmul(
+            shape.x, weight, shape.y, rows, bias=shape.bias, residual=shape.residual,
+            norm=fused, squares=squares_span,
+        )  # fmt: skip
+        y = target
+    halves = kernel != "matvec" and weight_kind not in (*FLOAT_TILES, Kind.F16)
+    return Prepared(
+        [MATMULS[kernel](shape)], y, expected, scale + 1e-30, 5e-4 if halves else 1e-6
+    )
+
+
+def _embed(
+    device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, columns: int,
+    scale: float = 1.0,
+) -> Prepared:  # fmt: skip
+    vocabulary = 50
+    raw = random_weights(Kind[kind], vocabulary, columns, rng)
+    table = Matrix(whole(device.from_numpy(raw)), Kind[kind], vocabulary, columns)
+    ids = rng.integers(-1, vocabulary, rows).astype(np.int32)
+    w = dequantize(raw, Kind[kind]).reshape(vocabulary, columns).astype(np.float64)
+    expected = np.where(ids[:, None] < 0, 0.0, w[ids] * scale)
+    y = device.from_numpy(np.full((rows, columns), 7, np.float32))
+    launch = embedding.launch(ints(device, ids), table, whole(y), rows, scale)
+    return Prepared([launch], y, expected, np.abs(expected).max() + 1, 5e-7)
+
+
+def _rmsnorm(
+    device: "Device", rng: np.random.Generator, kernel: str, rows: int, columns: int,
+    residual: bool = False, magnitude: float = 1.0,
+) -> Prepared:  # fmt: skip
+    x = (rng.normal(size=(rows, columns)) * magnitude).astype(np.float32)
+    gain, add = rng.normal(size=columns).astype(np.float32), rng.normal(size=x.shape)
+    x64, add = x.astype(np.float64), add.astype(np.float32)
+    expected = x64 / np.sqrt((x64**2).mean(1, keepdims=True) + 1e-6) * gain
+    if residual:
+        expected = expected + add
+    y = device.buffer(x.nbytes)
+    launch = reduce.rmsnorm(
+        floats(device, x), floats(device, gain), whole(y), rows, columns, 1e-6,
+        floats(device, add) if residual else None,
+    )  # fmt: skip
+    return Prepared([launch], y, expected, np.abs(expected) + 1, 2e-6)
+
+
+def _softmax(
+    device: "Device", rng: np.random.Generator, kernel: str, rows: int, columns: int,
+    masked: float = 0.0,
+) -> Prepared:  # fmt: skip
+    x = (rng.normal(size=(rows, columns)) * 8).astype(np.float32)
+    x[rng.random(x.shape) < masked] = -np.inf
+    x64 = x.astype(np.float64)
+    peak = x64.max(1, keepdims=True)
+    e = np.where(peak == -np.inf, 0.0, np.exp(x64 - np.where(peak == -np.inf, 0.0, peak)))
+    expected = e / np.maximum(e.sum(1, keepdims=True), 1e-300)
+    y = device.buffer(x.nbytes)
+    launch = reduce.softmax(floats(device, x), whole(y), rows, columns)
+    return Prepared([launch], y, expected, 1.0, 2e-6)
+
+
+def _argmax(
+    device: "Device", rng: np.random.Generator, kernel: str, rows: int, columns: int,
+    values: str = "ties",
+) -> Prepared:  # fmt: skip
+    x = rng.integers(-3, 4, (rows, columns)).astype(np.float32)
+    if values == "nan":
+        x[rng.random(x.shape) < 0.3] = np.nan
+    elif values == "all_nan":
+        x[:] = np.nan
+    elif values == "masked":
+        x[:] = -np.inf
+        x[:, 0] = np.nan
+    safe = np.where(np.isnan(x), -np.inf, x)
+    best = np.where(np.isnan(x), -1.0, safe == safe.max(1, keepdims=True)).argmax(1)
+    best = np.where(np.isnan(x).all(1), 0, best)
+    flags = np.isnan(x).any(1) * argmax.HAS_NAN + (safe == -np.inf).all(1) * argmax.ALL_MASKED
+    out = device.from_numpy(np.full(2 * rows, 7, np.int32))
+    winners = device.buffer(rows * argmax.chunks(columns) * argmax.WINNER_BYTES)
+    both = whole(out)
+    launches = argmax.launches(
+        floats(device, x), whole(winners), both.part(0, 4 * rows), both.part(4 * rows, 4 * rows),
+        rows, columns,
+    )  # fmt: skip
+    expected = np.concatenate([best, flags]).astype(np.float64)
+    return Prepared(list(launches), out, expected, 1.0, 0.0, np.dtype(np.int32))
+
+
+def _elementwise(
+    device: "Device", rng: np.random.Generator, kernel: str, count: int, activation: str = "silu",
+    magnitude: float = 3.0,
+) -> Prepared:  # fmt: skip
+    a, b = ((rng.normal(size=count) * magnitude).astype(np.float32) for _ in range(2))
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    x, other, y = floats(device, a), floats(device, b), device.buffer(4 * count)
+    half = whole(device.from_numpy(a.astype(np.float16)))
+    launches = {
+        "add": lambda: elementwise.add(x, other, whole(y), count),
+        "gate": lambda: elementwise.gate(x, other, whole(y), count, activation),
+        "softcap": lambda: elementwise.softcap(x, whole(y), count, 5.0),
+        "copy": lambda: elementwise.copy(x, whole(y), count),
+        "to_half": lambda: elementwise.to_half(x, whole(y), count),
+        "to_float": lambda: elementwise.to_float(half, whole(y), count),
+    }
+    with np.errstate(over="ignore"):
+        expected = {
+            "add": lambda: a64 + b64,
+            "gate": lambda: _activate(activation, a64) * b64,
+            "softcap": lambda: 5 * np.tanh(a64 / 5),
+            "copy": lambda: a64,
+            "to_half": lambda: a.astype(np.float16).astype(np.float64),
+            "to_float": lambda: a.astype(np.float16).astype(np.float64),
+        }[kernel]()
+    exact = kernel in ("copy", "to_half", "to_float")
+    dtype = np.dtype(np.float16 if kernel == "to_half" else np.float32)
+    return Prepared(
+        [launches[kernel]()], y, expected, np.abs(a64 * b64) + np.abs(a64) + 1,
+        0.0 if exact else 5e-7, dtype,
+    )  # fmt: skip
+
+
+def _top_k(
+    device: "Device", rng: np.random.Generator, kernel: str, rows: int, columns: int, k: int,
+    values: str = "ties",
+) -> Prepared:  # fmt: skip
+    x = rng.integers(-5, 6, (rows, columns)).astype(np.float32)
+    if values == "normal":
+        x = rng.normal(size=x.shape).astype(np.float32)
+    elif values == "nan":
+        x[rng.random(x.shape) < 0.3] = np.nan
+        x[rng.random(x.shape) < 0.3] = -np.inf
+    order = np.argsort(-np.where(np.isnan(x), -np.inf, x) + 0.0, axis=1, kind="stable")
+    if values == "nan":  # NaN after -inf
+        order = np.stack([np.lexsort((np.arange(columns), -np.nan_to_num(r, nan=-np.inf), np.isnan(r)))
+                          for r in x])  # fmt: skip
+    best = order[:, :k]
+    out = device.buffer(8 * rows * k)
+    both = whole(out)
+    launch = top_k.launch(
+        floats(device, x), both.part(0, 4 * rows * k), both.part(4 * rows * k, 4 * rows * k),
+        rows, columns, k,
+    )  # fmt: skip
+    got_values = np.take_along_axis(x, best, 1)
+    bits = np.concatenate([got_values.ravel().view(np.int32), best.ravel().astype(np.int32)])
+    return Prepared([launch], out, bits.astype(np.float64), 1.0, 0.0, np.dtype(np.int32))
+
+
+def _conv(
+    device: "Device", rng: np.random.Generator, kernel: str, rows: tuple[int, ...], channels: int,
+    taps: int, fresh: bool = False,
+) -> Prepared:  # fmt: skip
+    sequences, total, slots = len(rows), sum(rows), len(rows) + 2
+    x = rng.normal(size=(total, 3, channels)).astype(np.float32)
+    filter_ = rng.normal(size=(channels, taps)).astype(np.float32)
+    state = rng.normal(size=(slots, taps - 1, channels)).astype(np.float32)
+    state_slots = rng.permutation(slots)[:sequences].astype(np.int32)
+    start = np.concatenate([[0], np.cumsum(rows)])
+    positions = np.concatenate([np.arange(n) + (0 if fresh else 5) for n in rows])
+    y_want, state_want = np.zeros((total, channels)), state.astype(np.float64)
+    for s, n in enumerate(rows):
+        mine = slice(start[s], start[s] + n)
+        b, c, u = x[mine].astype(np.float64).transpose(1, 0, 2)
+        old = np.zeros((taps - 1, channels)) if fresh else state_want[state_slots[s]]
+        u = np.concatenate([old, b * u])
+        y_want[mine] = c * sum(filter_[:, j] * u[j : j + n] for j in range(taps))
+        state_want[state_slots[s]] = u[n:]
+    out = device.buffer(4 * (y_want.size + state.size))
+    both = whole(out)
+    y, kept = both.part(0, 4 * y_want.size), both.part(4 * y_want.size, 4 * state.size)
+    launches = [
+        elementwise.copy(floats(device, state), kept, state.size),
+        conv.launch(
+            floats(device, x), floats(device, filter_), kept, y, ints(device, start),
+            ints(device, positions), ints(device, state_slots), total, sequences, channels, taps,
+        ),
+    ]  # fmt: skip
+    expected = np.concatenate([y_want.ravel(), state_want.ravel()])
+    return Prepared(launches, out, expected, np.abs(expected) + 1, 1e-6)
+
+
+FAMILIES: dict[str, Callable[..., Prepared]] = {
+    **dict.fromkeys(MATMULS, _matmul),
+    **dict.fromkeys(("add", "gate", "softcap", "copy", "to_half", "to_float"), _elementwise),
+    "embed": _embed, "rmsnorm": _rmsnorm, "softmax": _softmax, "argmax": _argmax,
+    "top_k": _top_k, "short_conv": _conv,
+}  # fmt: skip

@@ -1,0 +1,150 @@
+"""The shape table: every kernel's shapes, once, for tests, the checking device and the bench.
+
+`TABLE` is the short form that every test run takes; `LONG` adds what takes minutes; `BENCH` has the
+shapes of real models, where time is worth measuring.
+"""
+
+from .cases import Case, case
+from .quant import WEIGHT_TYPES
+
+KINDS = tuple(kind.name for kind in WEIGHT_TYPES)
+QUANTISED = tuple(kind for kind in KINDS if kind not in ("F32", "F16", "BF16"))
+MATMULS = ("matvec", "ksplit", "gemm")
+SMOLLM2 = ((576, 576), (1536, 576), (576, 1536))  # outputs x inputs
+
+
+def _matmuls() -> list[Case]:
+    cases = []
+    for kernel in MATMULS:
+        # Every type; outputs that fill no tile; K of one block, ragged where a type allows it.
+        cases += [case(kernel, kind=kind, rows=3, outputs=33, inputs=512) for kind in KINDS]
+        for rows in (1, 2, 4, 5, 8, 9, 16, 17, 33, 40):
+            cases.append(case(kernel, kind="Q8_0", rows=rows, outputs=70, inputs=96))
+        for columns in (1, 7, 33, 130):
+            cases.append(case(kernel, kind="F16", rows=5, outputs=columns, inputs=columns))
+        cases += [
+            case(kernel, kind="F32", rows=2, outputs=7, inputs=33),
+            case(kernel, kind="BF16", rows=9, outputs=9, inputs=31),
+            case(kernel, kind="F16", rows=6, outputs=40, inputs=70, bias=True, residual=True),
+            case(kernel, kind="Q8_0", rows=3, outputs=40, inputs=64, activation="silu"),
+            case(kernel, kind="Q8_0", rows=20, outputs=70, inputs=64, activation="gelu_tanh"),
+            # Beyond half: only float activations and sums survive these.
+            case(kernel, kind="Q8_0", rows=8, outputs=33, inputs=64, magnitude=1e5),
+            case(kernel, kind="Q8_0", rows=8, outputs=33, inputs=64, magnitude=1e20),
+        ]  # fmt: skip
+    for rows in (1, 3, 7):
+        shape = {"kind": "Q8_0", "rows": rows, "outputs": 130, "inputs": 576, "norm": True}
+        cases.append(case("matvec", **shape))
+        cases.append(case("matvec", **shape, residual=True, squares=True))
+    return cases
+
+
+def _rows() -> list[Case]:
+    cases = [case("embed", kind=kind, rows=5, columns=512) for kind in KINDS]
+    cases += [case("embed", kind="F16", rows=3, columns=columns) for columns in (1, 33, 1100)]
+    cases.append(case("embed", kind="Q8_0", rows=4, columns=640, scale=25.298))
+    for columns in (1, 7, 33, 130, 960):
+        cases.append(case("rmsnorm", rows=3, columns=columns))
+        cases.append(case("softmax", rows=3, columns=columns, masked=0.5))
+    cases += [
+        case("rmsnorm", rows=2, columns=576, residual=True),
+        case("rmsnorm", rows=1, columns=960, magnitude=1e10),
+        case("softmax", rows=2, columns=1500),
+        case("softmax", rows=2, columns=40, masked=1.0),
+    ]
+    for columns in (1, 7, 130, 4096, 4097, 9000):
+        cases += [case("argmax", rows=3, columns=columns, values=v) for v in ("ties", "nan")]
+    cases += [case("argmax", rows=2, columns=130, values=v) for v in ("all_nan", "masked")]
+    for columns, k in ((1, 1), (7, 3), (130, 130), (1000, 40), (5000, 256)):
+        cases += [case("top_k", rows=2, columns=columns, k=k, values=v) for v in ("ties", "normal", "nan")]
+    return cases
+
+
+def _elements() -> list[Case]:
+    cases = [
+        case(kernel, count=count)
+        for kernel in ("add", "softcap", "copy", "to_half", "to_float")
+        for count in (1, 1000)
+    ]
+    for activation in ("silu", "gelu_tanh", "gelu"):
+        for magnitude in (3.0, 100.0):
+            cases.append(case("gate", count=700, activation=activation, magnitude=magnitude))
+    cases.append(case("to_half", count=300, magnitude=1e5))
+    for taps in (2, 3, 4):
+        cases.append(case("short_conv", rows=(1, 5, 1), channels=70, taps=taps))
+    cases.append(case("short_conv", rows=(1, 2, 9), channels=64, taps=3, fresh=True))
+    return cases
+
+
+def _ropes() -> list[Case]:
+    smollm = {"rows": 5, "heads": 9, "kv_heads": 3, "head_dim": 64, "rope_dim": 64}
+    return [
+        case("rope", **smollm, interleaved=True),
+        case("rope", **smollm, norm=True),
+        case("rope", **smollm, f32=True),
+        case("rope", **smollm, f32=True, position=131_000),
+        case("rope", rows=1, heads=4, kv_heads=1, head_dim=256, rope_dim=256, norm=True),
+        case("rope", rows=20, heads=3, kv_heads=3, head_dim=18, rope_dim=10, f32=True),
+        case("rope", rows=3, heads=2, kv_heads=1, head_dim=16, rope_dim=0, block_size=8),
+    ]
+
+
+def _attentions() -> list[Case]:
+    smollm = {"heads": 9, "kv_heads": 3, "head_dim": 64}
+    cases = [
+        case("attend_one", contexts=(1, 15, 16, 17), **smollm),
+        case("attend_one", contexts=(1023, 1024, 1025, 33), **smollm),
+        case("attend_one", contexts=(20, 512), **smollm, bound=1500),
+        case("attend_one", contexts=(700, 20), **smollm, window=512, unused=1e4),
+        case("attend_one", contexts=(0, 40), queries=(0, 1), **smollm),
+        case("attend_one", contexts=(50, 9, 7), queries=(1, 3, 1), **smollm),
+        case("attend_one", contexts=(70, 5), heads=4, kv_heads=1, head_dim=256, window=30),
+        case("attend_one", contexts=(33,), heads=2, kv_heads=2, head_dim=130),
+        case("attend_one", contexts=(50, 3), heads=14, kv_heads=2, head_dim=18, f32=True, softcap=5.0),
+        case("attend_one", contexts=(40, 41), heads=3, kv_heads=3, head_dim=7, block_size=8),
+        case("attend_one", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
+        case("attend_tile", contexts=(33, 100, 5), queries=(33, 50, 1), **smollm),
+        case("attend_tile", contexts=(100, 40), queries=(50, 7), **smollm, window=20),
+        case("attend_tile", contexts=(60,), queries=(60,), **smollm, f32=True),
+        case("attend_tile", contexts=(40,), queries=(17,), heads=2, kv_heads=1, head_dim=128),
+        case("attend_tile", contexts=(40,), queries=(35,), heads=2, kv_heads=1, head_dim=18, softcap=3.0),
+        case("attend_wide", contexts=(40, 9), queries=(35, 3), heads=4, kv_heads=1, head_dim=256, window=9),
+        case("attend_wide", contexts=(40,), queries=(12,), heads=2, kv_heads=2, head_dim=130),
+        case("attend_wide", contexts=(40,), queries=(35,), heads=2, kv_heads=1, head_dim=80, f32=True),
+        case("naive", contexts=(40,), queries=(7,), **smollm, window=12),
+        case("naive", contexts=(17,), queries=(1,), heads=4, kv_heads=1, head_dim=18, f32=True, softcap=4.0),
+    ]  # fmt: skip
+    for ratio in range(1, 9):
+        cases.append(case("attend_one", contexts=(21,), heads=ratio, kv_heads=1, head_dim=16))
+    return cases
+
+
+def _long() -> list[Case]:
+    cases = []
+    for kernel in MATMULS:
+        for rows in range(1, 41):
+            cases.append(case(kernel, kind="Q4_1", rows=rows, outputs=130, inputs=576))
+        for kind in QUANTISED:
+            inputs = 2560 if kind.endswith("_K") else 1536
+            cases.append(case(kernel, kind=kind, rows=4, outputs=576, inputs=inputs))
+            cases.append(case(kernel, kind=kind, rows=17, outputs=130, inputs=768, residual=True))
+        for inputs in (576, 960, 1536, 2560):
+            cases.append(case(kernel, kind="Q4_1", rows=2, outputs=960, inputs=inputs))
+    for head_dim in range(16, 257, 15):
+        kernel = "attend_wide" if head_dim > 128 else "attend_tile"
+        cases.append(case("attend_one", contexts=(70,), heads=4, kv_heads=2, head_dim=head_dim))
+        cases.append(
+            case(kernel, contexts=(70,), queries=(37,), heads=4, kv_heads=2, head_dim=head_dim)
+        )
+    return cases
+
+
+TABLE = [*_matmuls(), *_rows(), *_elements(), *_ropes(), *_attentions()]
+LONG = _long()
+BENCH = [
+    case(kernel, kind=kind, rows=rows, outputs=outputs, inputs=inputs)
+    for kind in ("F16", "Q8_0", "Q4_1")
+    for outputs, inputs in ((2560, 960), *SMOLLM2)
+    for kernel in MATMULS
+    for rows in (1, 4, 8, 16, 128)
+]
