@@ -49,16 +49,19 @@ struct Pair {
 struct Cell {
   uint epoch;                                          // threadgroup memory is used anew: cells of another epoch are empty
   Access write;                                        // the last plain write: it makes what was before it irrelevant
-  Pair reads, atomics;                                 // since then: loads of either kind; atomic writes
-  bool written() const { return write.group || atomics.a.group; }
+  Pair reads, atomic_reads, atomic_writes;             // since then
+  bool written() const { return write.group || atomic_writes.a.group; }
   const Access *conflicting(const Access &now, uint what) const {
     if (conflict(write, now)) return &write;
-    if (const Access *other = atomics.conflicting(now)) return other;
-    return what & WRITE ? reads.conflicting(now) : nullptr;
+    const Access *other = atomic_writes.conflicting(now);
+    if (!other && what & WRITE) other = reads.conflicting(now);
+    if (!other && what & WRITE) other = atomic_reads.conflicting(now);
+    return other;
   }
   void record(const Access &now, uint what) {
-    if ((what & (WRITE | ATOMIC)) == WRITE) *this = {epoch, now, {}, {}};
-    else (what & WRITE ? atomics : reads).add(now);
+    if (what & ATOMIC) (what & WRITE ? atomic_writes : atomic_reads).add(now);
+    else if (what & WRITE) *this = {epoch, now, {}, {}, {}};
+    else reads.add(now);
   }
 };
 
@@ -88,7 +91,7 @@ static Finding touch(Page &page, uint epoch, uint offset, uint size, uint what, 
   page.fit(offset, size);
   for (uint i = offset >> page.shift; i < (offset + size) >> page.shift; i++, cells++) {
     Cell &cell = page.cells[i];
-    if (cell.epoch != epoch) cell = {epoch, {}, {}, {}};
+    if (cell.epoch != epoch) cell = {epoch, {}, {}, {}, {}};
     if (!f.race) if (const Access *other = cell.conflicting(now, what)) f = {true, false, i << page.shift, *other};
     if (what & READ && !cell.written() && !empty++ && !f.race) f.offset = i << page.shift;
     cell.record(now, what);
