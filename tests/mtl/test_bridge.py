@@ -139,16 +139,17 @@ def test_worker_threads(device: mtl.Device) -> None:
     """Threads record and run at the same time, with no pool of their own."""
     pipeline = device.library(KERNELS).pipeline("vector_add")
     wrong: list[object] = []
+    shared = device.from_numpy(np.ones(256, np.float32), "shared")
 
     def work(number: int) -> None:
         x = np.full(256, number, np.float32)
         with device.from_numpy(x) as source, device.buffer(1024) as target:
-            for _ in range(5):
+            for _ in range(20):
                 commands = device.commands(f"thread {number}")
                 with commands, commands.encoder() as encoder:
-                    buffers, n = [source, source, target], np.uint32(256).tobytes()
+                    buffers, n = [source, shared, target], np.uint32(256).tobytes()
                     encoder.dispatch(pipeline, (2, 1, 1), (128, 1, 1), buffers, n)
-                if not (target.numpy(np.float32) == 2 * number).all():
+                if not (target.numpy(np.float32) == number + 1).all():
                     wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -156,7 +157,8 @@ def test_worker_threads(device: mtl.Device) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == []
+    assert wrong == [] and shared.in_flight == 0
+    shared.close()
 
 
 def test_diagnostics_name_file_and_line(device: mtl.Device, tmp_path: Path) -> None:

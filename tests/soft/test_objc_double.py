@@ -202,6 +202,14 @@ def test_a_fault_is_the_command_buffers_error(host: Host) -> None:
         assert "read past buffer(0)" in host.failure(commands)
 
 
+def test_finished_command_buffers_make_room(host: Host) -> None:
+    with host.pool():  # which keeps all of them
+        for _ in range(100):
+            commands = host.commands()
+            host.commit(commands)
+            host.wait(commands)
+
+
 def test_an_empty_dispatch_runs_nothing(host: Host) -> None:
     with host.encoding() as (_, encoder):
         host.set_pipeline(encoder, "fault")

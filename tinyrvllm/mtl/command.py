@@ -174,8 +174,9 @@ class Commands(Owned):
         with self.objc.pool():
             self.send.commit(self.handle)
         self.committed = True
-        for buffer in self.buffers:
-            buffer.in_flight += 1
+        with self.device.lock:  # another thread's command buffer may use the same weights
+            for buffer in self.buffers:
+                buffer.in_flight += 1
 
     def wait(self) -> None:
         """Returns when the GPU is done. Raises MetalError, with Metal's words, if it failed."""
@@ -193,8 +194,9 @@ class Commands(Owned):
                     raise MetalError(f"command buffer {self.label!r} failed: {reason}")
                 self.gpu_seconds = send.gpu_end(handle) - send.gpu_start(handle)
             finally:
-                for buffer in self.buffers:
-                    buffer.in_flight -= 1
+                with self.device.lock:
+                    for buffer in self.buffers:
+                        buffer.in_flight -= 1
                 self.close()
         if self.device.timing is not None:
             self.device.timing.add(self._encode_seconds, self.gpu_seconds)

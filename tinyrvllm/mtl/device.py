@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +73,7 @@ class Device(Owned):
         )
         self.label = self.name
         self.messages = self.objc.messages(COMMAND_MESSAGES)  # bound once: commands are made often
+        self.lock = threading.Lock()  # for what threads share: who is using which buffer
         self.queue = Owned(self.objc, send.new_queue(self.handle))
         self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
         self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None

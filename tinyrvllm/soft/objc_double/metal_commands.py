@@ -79,7 +79,8 @@ class MTLCommandBuffer(SoftObject):
         self._failure = ""
         self._constants: list[Memory] = []
         self._constants_used = CONSTANTS
-        queue.unfinished += 1
+        with runtime.lock:
+            queue.unfinished += 1
         if queue.unfinished > MAX_IN_FLIGHT:
             raise ObjCError(
                 f"{queue}: {queue.unfinished} unfinished command buffers; a queue holds "
@@ -160,7 +161,12 @@ class MTLCommandBuffer(SoftObject):
         self.status_now = ERROR if faults else COMPLETED
         for buffer in self.buffers:
             buffer.users.discard(self)
+        self._finish()
         self.release()
+
+    def _finish(self) -> None:
+        with self.runtime.lock:
+            self.queue.unfinished -= 1
 
     def use(self, buffer: MTLBuffer) -> None:
         """Notes that the work refers to a buffer, and keeps it if references are retained."""
@@ -181,5 +187,6 @@ class MTLCommandBuffer(SoftObject):
         return address
 
     def dealloc(self) -> None:
-        self.queue.unfinished -= 1
+        if self.status_now == NOT_ENQUEUED:
+            self._finish()
         self.queue.spare_constants += self._constants
