@@ -164,5 +164,5 @@ def _preprocess(
 
 
 def _in_apples_manner(error: MSLError, filename: str, source: str) -> MSLError:
-    lines = diagnostics.errors(str(error)) or str(error).splitlines()
-    return MSLError(diagnostics.render(lines, {filename: source}))
+    found = diagnostics.parse(str(error))
+    return MSLError(diagnostics.render(found, {filename: source})) if found else error

@@ -1,0 +1,2 @@
+#pragma once
+#define SQUARE(x) ((x) * (x))
