@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-_LITERAL = re.compile(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlL]*\b")
+_LITERAL = re.compile(r"\b(?:0[xX]([0-9a-fA-F]+)|(\d+))[uUlL]*\b")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -11,7 +11,7 @@ def integer(text: str, values: Mapping[str, str] | None = None) -> int | None:
     """The value of `text`, in which `values` stand for names; None where it is no arithmetic."""
     for _ in range(3):  # a value may be a name again
         text = _NAME.sub(lambda m: f"({(values or {}).get(m[0], m[0])})", text)
-    text = _LITERAL.sub(lambda m: str(int(m[1], 0)), text)
+    text = _LITERAL.sub(lambda m: str(int(m[1], 16) if m[1] else int(m[2])), text)
     if not re.fullmatch(r"[\d\s()+*/%<>&|-]+", text):
         return None
     try:

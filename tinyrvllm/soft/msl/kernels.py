@@ -21,7 +21,7 @@ BUILTINS = frozenset(
 )
 # The return type of a kernel. The compiler must look into the body at once, which tells the size of
 # its threadgroup memory (entry.h) even where the kernel is a template.
-_DEDUCED = "decltype(auto)"
+_DEDUCED = "MSL_KERNEL_RESULT"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ _SCALARS = "bool|float|half|bfloat|char|uchar|short|ushort|int|uint|long|ulong"
 _VECTOR = re.compile(rf"(?:packed_)?(?:{_SCALARS})[234]")
 _DECIMAL = re.compile(r"([\d.']+(?:[eE][+-]?\d+)?)([a-zA-Z]*)")
 _HEXADECIMAL = re.compile(r"(0[xX][\da-fA-F.]+[pP][+-]?\d+)([a-zA-Z]*)")
+_NOT_A_CALL = ("if", "for", "while", "switch", "return", "sizeof", "decltype", "(", "=", ",")
 _EXPRESSION_WORDS = ("return", "case", "else", "do", "constexpr")
 
 
@@ -45,10 +46,22 @@ def vectors(tokens: Tokens) -> None:
         elif x == "(":
             _cast(tokens, i, names)
         elif (end := _vector_type(tokens, i, names)) and tokens[end] == "(":
-            if not _declares(tokens, i, end):
+            start = _qualified(tokens, i)
+            if not _declares(tokens, start, end):
                 _compared(tokens, end)
-                tokens[i] = "metal::make<" + x
+                tokens[start] = "metal::make<" + tokens[start]
                 tokens[end - 1] += ">"
+
+
+def braces(tokens: Tokens) -> None:
+    """`f({x, y, z})` -> `f(metal::braced(x, y, z))`: clang makes no vector of a braced argument."""
+    for i in range(len(tokens)):
+        if tokens[i] != "{" or tokens[i - 1] != "(" or tokens[i - 2] in _NOT_A_CALL:
+            continue
+        end = tokens.after(i) - 1
+        inside = {tokens[k] for k in range(i + 1, end)}
+        if tokens.kind(i - 2) in ("name", "sign") and end > i + 1 and not inside & {"{", ";", "="}:
+            tokens[i], tokens[end] = "metal::braced(", ")"
 
 
 def _possible_vectors(tokens: Tokens) -> set[str]:
@@ -80,6 +93,19 @@ def _vector_type(tokens: Tokens, i: int, names: set[str]) -> int:
     if tokens[i] in ("vec", "any_vec", "metal::any_vec") and tokens[i + 1] == "<":
         return tokens.after(i + 1)
     return i + 1 if _VECTOR.fullmatch(tokens[i]) or tokens[i] in names else 0
+
+
+def _qualified(tokens: Tokens, i: int) -> int:
+    """Where the type whose last name is at `i` begins: metal::float4, typename A<int>::T."""
+    while tokens[i - 1] == "::":
+        i -= 2
+        if tokens[i] == ">":
+            depth = 1
+            while depth and i > 0:
+                i -= 1
+                depth += (tokens[i] == ">") - (tokens[i] == "<")
+            i -= 1
+    return i - (tokens[i - 1] == "typename")
 
 
 def _declares(tokens: Tokens, i: int, paren: int) -> bool:

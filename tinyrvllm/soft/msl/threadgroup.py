@@ -75,10 +75,13 @@ def _statement(tokens: Tokens, i: int, name: int, count: int) -> int:
         after = name + 1
         while tokens[after] == "[":
             after = tokens.after(after)
+        dimensions = tokens.text(name + 1, after)
+        if tokens.text(after, after + 4) == "={0}":  # Apple's compiler takes it, and writes nothing
+            after += 4
         if tokens[after] not in (",", ";"):
             raise tokens.error(after, "initializer for threadgroup variable is not allowed")
         kind = f"msl_type{count}"
-        out += f"typedef {ctype} {kind}{tokens.text(name + 1, after)}; "
+        out += f"typedef {ctype} {kind}{dimensions}; "
         out += f"MSL_THREADGROUP({tokens[name]}, {kind}, {count}); "
         count += 1
         name = after + 1

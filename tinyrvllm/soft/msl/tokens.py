@@ -17,6 +17,8 @@ _LEXEME = re.compile(
     re.DOTALL | re.VERBOSE | re.MULTILINE,
 )
 _LINE_MARKER = re.compile(r'^#\s*(?:line\s+)?(\d+)(?:\s+"((?:\\.|[^"])*)")?[^\n]*\n?', re.MULTILINE)
+# The preprocessor leaves macros in a pragma alone, and then forgets them.
+_UNROLL = re.compile(r"#pragma unroll *\([^\n]*")
 _CLOSERS = {"(": ")", "{": "}", "[": "]", "[[": "]]", "<": ">"}
 
 
@@ -40,7 +42,7 @@ class Tokens:
         for match in _LEXEME.finditer(source):
             text, kind = match.group(), str(match.lastgroup)
             if kind == "space":
-                space = text
+                space = _UNROLL.sub("#pragma unroll", text)
                 filename, line, column = _after_space(text, filename, line, column)
                 continue
             self.list.append(Token(text, kind, space, filename, line, column))

@@ -2,8 +2,16 @@
 
 from dataclasses import dataclass
 
-from tinyrvllm.soft.msl import constants, declarations, kernels, qualifiers, spelling
-from tinyrvllm.soft.msl import threadgroup, unsupported
+from tinyrvllm.soft.msl import (
+    aggregates,
+    constants,
+    declarations,
+    kernels,
+    qualifiers,
+    spelling,
+    threadgroup,
+    unsupported,
+)
 from tinyrvllm.soft.msl.calls import CallGraph, Level
 from tinyrvllm.soft.msl.constants import FunctionConstant
 from tinyrvllm.soft.msl.kernels import Kernel
@@ -33,6 +41,8 @@ def translate(preprocessed: str, filename: str) -> Unit:
     tokens = Tokens(preprocessed, filename)
     unsupported.words(tokens)
     qualifiers.methods(tokens)
+    qualifiers.array_parameters(tokens)
+    aggregates.restore(tokens)
     spelling.literals(tokens)
     found = list(declarations.scan(tokens))
     graph = CallGraph(tokens, found)
@@ -42,6 +52,7 @@ def translate(preprocessed: str, filename: str) -> Unit:
     listed = kernels.collect(tokens, found)
     threadgroup.rewrite(tokens, found)
     spelling.vectors(tokens)
+    spelling.braces(tokens)
     qualifiers.overloads(tokens, found)
     units: dict[str, KernelUnit] = {}
     for kernel in listed:

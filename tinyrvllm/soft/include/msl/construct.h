@@ -42,6 +42,33 @@ template <class V, class... A> MSL_INLINE constexpr V make(A... a) {
 template <class V> struct caster {};
 template <class V, class A> MSL_INLINE constexpr V operator->*(caster<V>, A a) { return make<V>(a); }
 
+// A braced argument, f({x, y, z}): becomes what the parameter is, a vector or a struct.
+template <class A, class B> struct braced2 {
+  A a; B b;
+  template <class V> requires(detail::size<V> == 2 || __is_class(V)) constexpr operator V() const {
+    if constexpr (detail::size<V> > 1) return make<V>(a, b);
+    else return V{a, b};
+  }
+};
+template <class A, class B, class C> struct braced3 {
+  A a; B b; C c;
+  template <class V> requires(detail::size<V> == 3 || __is_class(V)) constexpr operator V() const {
+    if constexpr (detail::size<V> > 1) return make<V>(a, b, c);
+    else return V{a, b, c};
+  }
+};
+template <class A, class B, class C, class D> struct braced4 {
+  A a; B b; C c; D d;
+  template <class V> requires(detail::size<V> == 4 || __is_class(V)) constexpr operator V() const {
+    if constexpr (detail::size<V> > 1) return make<V>(a, b, c, d);
+    else return V{a, b, c, d};
+  }
+};
+template <class A> MSL_INLINE constexpr A braced(A a) { return a; }
+template <class A, class B> MSL_INLINE constexpr braced2<A, B> braced(A a, B b) { return {a, b}; }
+template <class A, class B, class C> MSL_INLINE constexpr braced3<A, B, C> braced(A a, B b, C c) { return {a, b, c}; }
+template <class A, class B, class C, class D> MSL_INLINE constexpr braced4<A, B, C, D> braced(A a, B b, C c, D d) { return {a, b, c, d}; }
+
 // The truth value of a comparison that is used as a number: float4(compared(a < b)).
 template <class A> MSL_INLINE auto compared(A a) { return (detail::bool_like<A>)a; }
 

@@ -74,7 +74,6 @@ template <bool B, class T = void> using enable_if_t = typename enable_if<B, T>::
 template <bool B, class T, class F> struct conditional { typedef T type; };
 template <class T, class F> struct conditional<false, T, F> { typedef F type; };
 template <bool B, class T, class F> using conditional_t = typename conditional<B, T, F>::type;
-template <class...> using void_t = void;
 template <class T> struct type_identity { typedef T type; };
 template <class T> T &&declval();
 
@@ -110,10 +109,12 @@ MSL_QUESTION(is_class, __is_class(T))
 MSL_QUESTION(is_void, __is_void(T))
 MSL_QUESTION(is_const, __is_const(T))
 MSL_QUESTION(is_reference, __is_reference(T))
-MSL_QUESTION(is_empty, __is_empty(T))
 MSL_QUESTION(is_trivially_copyable, __is_trivially_copyable(T))
 MSL_QUESTION(is_scalar, is_arithmetic_v<T> || is_pointer_v<T> || is_enum_v<T>)
 #undef MSL_QUESTION
+template <class... B> struct _disjunction : bool_constant<(B::value || ...)> {};     // Apple's names
+template <class... B> struct _conjunction : bool_constant<(B::value && ...)> {};
+template <class B> struct _negation : bool_constant<!B::value> {};
 // Apple's internal question, which libraries ask too: may simd functions take T?
 template <class T> struct __is_valid_simdgroup_type : bool_constant<
     (detail::is_float<detail::elem<T>> || detail::is_int<detail::elem<T>>) && sizeof(detail::elem<T>) <= 4> {};

@@ -18,6 +18,7 @@
 #endif
 #define thread
 #define kernel
+#define coherent(scope)   // one memory, one cache: everything is coherent
 #define METAL_FUNC inline __attribute__((always_inline))
 
 typedef signed char int8_t;
