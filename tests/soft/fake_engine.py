@@ -20,6 +20,7 @@ class Param:
     kind: str
     index: int
     access: str = "read"
+    type: str = "device float*"
     function_constant: str | None = None
 
 
@@ -76,7 +77,7 @@ KERNELS = {
                 Param("a", BUFFERS, 0),
                 Param("b", BUFFERS, 1),
                 Param("c", BUFFERS, 2, "write"),
-                Param("n", BUFFERS, 3),
+                Param("n", BUFFERS, 3, type="constant uint&"),
             ),
         ),
     ),

@@ -205,6 +205,15 @@ def slot_outside(host: Host) -> None:
         host.set_buffer(encoder, host.a, 0, 31)
 
 
+@broken("constant argument 'n' at buffer.3. starts at byte 2; it must be a multiple of 4")
+def constants_off_their_alignment(host: Host) -> None:
+    with host.encoding() as (_, encoder):
+        host.set_pipeline(encoder, "vector_add")
+        for slot, buffer in enumerate((host.a, host.a, host.c, host.b)):
+            host.set_buffer(encoder, buffer, 2 if slot == 3 else 0, slot)
+        host.dispatch(encoder)
+
+
 @broken("slot 0 expected a buffer, found MTLComputePipelineState 'vector_add'")
 def pipeline_bound_as_a_buffer(host: Host) -> None:
     with host.encoding() as (_, encoder):
@@ -382,7 +391,7 @@ def _conflict(host: Host, first: tuple, second: tuple, barrier: list | None = No
         raise ObjCError(host.failure(commands))
 
 
-@broken(r"dispatch 0 .* writes bytes 0 to 511 of .*\('c' at slot 2\), then .* reads .*'a' at slot 0")
+@broken(r"0 .* writes bytes 0 to 511 of .*\('c' at slot 2\), then .* reads .*'a' at slot 0")
 def read_after_write(host: Host) -> None:
     _conflict(host, (host.a, host.b, host.c), (host.c, host.b, host.buffer(512)))
 
@@ -482,7 +491,9 @@ MUTANTS = {
         "        if True:\n            encoder =",
     ),
     "no wait": ("command.py", "                send.wait(handle)\n", ""),
-    "no commit": ("command.py", "            self.send.commit(self.handle)\n", "            pass\n"),
+    "no commit": (
+        "command.py", "            self.send.commit(self.handle)\n", "            pass\n",
+    ),
     "status ignored": (
         "command.py", "if status != MTLCommandBufferStatusCompleted:", "if False:",
     ),
@@ -540,7 +551,9 @@ MUTANTS = {
     "nil buffer": (
         "buffer.py", "if not 0 < nbytes <= device.limits.max_buffer_length:", "if False:",
     ),
-    "views dangle": ("buffer.py", "        self._memory = None\n", "        self._memory.close()\n"),
+    "views dangle": (
+        "buffer.py", "        self._memory = None\n", "        self._memory.close()\n",
+    ),
     "library's nil ignored": ("library.py", "            if not handle:", "            if False:"),
     "error pointer decides": (
         "library.py", "            if not function:", "            if error[0]:",
@@ -552,7 +565,9 @@ MUTANTS = {
     ),
     "fast maths": ("library.py", "MTLMathModeSafe)", "2)"),
     "fast functions": ("library.py", "MTLMathFloatingPointFunctionsPrecise)", "0)"),
-    "fast maths on macOS 14": ("library.py", "fast_math(options, False)", "fast_math(options, True)"),
+    "fast maths on macOS 14": (
+        "library.py", "fast_math(options, False)", "fast_math(options, True)",
+    ),
     "language too new": ("library.py", "minor = 2 if system >= (15, 0)", "minor = 2 if True"),
     "maths mode on macOS 14": ("library.py", "if system >= (15, 0):", "if True:"),
     "queue leaks": ("device.py", "        self.queue.close()\n", ""),

@@ -46,8 +46,9 @@ class AppleRuntime:
 
     def __init__(self) -> None:
         if platform.system() != "Darwin":
+            found = platform.system()
             raise MetalError(
-                f"expected macOS for device 'metal', found {platform.system()}; choose 'soft' or 'cpu'"
+                f"expected macOS for device 'metal', found {found}; choose 'soft' or 'cpu'"
             )
         self._intel = platform.machine() == "x86_64"
         self._objc = ffi.dlopen("/usr/lib/libobjc.A.dylib")

@@ -1,4 +1,4 @@
-"""Memory that the CPU and the GPU share. On Apple silicon there is one memory: nothing is copied."""
+"""Memory that CPU and GPU share. On Apple silicon there is one memory: nothing is copied."""
 
 from mmap import PAGESIZE
 from typing import TYPE_CHECKING, Self

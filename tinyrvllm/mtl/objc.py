@@ -128,6 +128,8 @@ class Owned:
     label = ""
 
     def __init__(self, objc: ObjC, handle: Handle) -> None:
+        if not handle:
+            raise MetalError(f"expected an object for a {type(self).__name__}, Metal gave nil")
         self.objc = objc
         self._handle = handle
 

@@ -8,6 +8,7 @@ from .metal_library import MTLComputePipelineState
 from .signatures import ObjCError
 
 SLOTS = 31  # buffer and threadgroup arguments each
+CONSTANT_ALIGNMENT = 4  # bytes, of offsets into constant memory (Metal feature set tables)
 
 
 @dataclass
@@ -65,7 +66,15 @@ class Bindings:
                         f"{where}, kernel {pipeline.label!r}: argument {parameter.name!r} at "
                         f"buffer({slot}) is not bound; bind a buffer or bytes to that slot"
                     )
-                buffers[slot] = self.buffers[slot][1:]
+                buffer, address, nbytes = self.buffers[slot]
+                if parameter.type.startswith("constant") and address % CONSTANT_ALIGNMENT:
+                    raise ObjCError(
+                        f"{where}, kernel {pipeline.label!r}: constant argument "
+                        f"{parameter.name!r} at buffer({slot}) starts at byte "
+                        f"{address - buffer.address if buffer else 0}; it must be a multiple of "
+                        f"{CONSTANT_ALIGNMENT}"
+                    )
+                buffers[slot] = (address, nbytes)
             elif parameter.kind == "threadgroup":
                 if slot not in self.threadgroup_memory:
                     raise ObjCError(

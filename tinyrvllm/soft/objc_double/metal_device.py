@@ -1,5 +1,6 @@
 """MTLDevice and what it makes: buffers, libraries, functions, pipelines."""
 
+import mmap
 import warnings
 from dataclasses import dataclass
 from typing import Any, cast
@@ -119,7 +120,7 @@ class MTLDevice(SoftObject):
         address = int(ffi.cast("uintptr_t", pointer))
         if deallocator:
             raise ObjCError("a deallocator block would be called from a foreign thread; pass nil")
-        if address % 4096 or length % 4096:
+        if address % mmap.PAGESIZE or length % mmap.PAGESIZE:
             raise ObjCError(
                 f"newBufferWithBytesNoCopy: address {address:#x} and length {length} must be "
                 "multiples of the page size"
