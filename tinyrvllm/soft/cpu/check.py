@@ -1,17 +1,21 @@
 """The checking mode: runs one dispatch under observation and reports what went wrong.
 
-A pass without a report does not prove a kernel right. It says that, for these inputs, this grid and this order of
-lanes, no access left its buffer, array or variable, nothing unwritten was read from threadgroup memory, no two accesses
-raced, and barriers and simd operations were met by all who must. It says nothing of
+A pass without a report does not prove a kernel right. It says that, for these inputs, this grid and
+this order of lanes, no access left its buffer, array or variable, nothing unwritten was read from
+threadgroup memory, no two accesses raced, and barriers and simd operations were met by all who
+must. It says nothing of
   - code that did not run, and values: a wrong index inside the right buffer is no fault;
-  - an index that leaves one tensor and stays in the same MTLBuffer, device memory that nobody initialised, private
-    variables read before they are written, and overruns from one range of over `guard.COPY_LIMIT` bytes into another;
-  - threadgroups that agree through fences (every plain access of two threadgroups to one byte, one a write, is a race);
-  - two dispatches (the encoder's hazards are checked elsewhere), and everything that only a GPU has: its compiler,
-    registers, caches, the real order of things.
+  - an index that leaves one tensor and stays in the same MTLBuffer, device memory that nobody
+    initialised, a thread's own variables read before they are written, and overruns of a range of
+    over `guard.COPY_LIMIT` bytes into another bound one;
+  - two dispatches: the encoder's hazards are checked by objc_double;
+  - what only a GPU has: its compiler, registers, caches, the real order of things.
+It is strict where programs in practice are not: threads that write the same value to one place
+race, and so do threadgroups that agree through a fence or a relaxed counter.
 """
 
 import functools
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinyrvllm.soft.cpu import native
-from tinyrvllm.soft.cpu.guard import Guard
+from tinyrvllm.soft.cpu.guard import Guard, Region
 from tinyrvllm.soft.cpu.instrument import REST, Site, read_sites
 from tinyrvllm.soft.cpu.report import Report, Scene, SourceLines, write
 
@@ -41,10 +45,12 @@ void msl_watch_end(Watch *);
 extern const char msl_sites_lead[], msl_sites_rest[];
 """)
 
+_ONE_AT_A_TIME = threading.Lock()
+
 
 @functools.lru_cache(64)
 def _sites(library: object, table: str) -> list[Site]:
-    return read_sites(native.ffi.string(getattr(library, table)).decode())
+    return read_sites(_string(getattr(library, table)))
 
 
 def _site(library: object, number: int) -> Site:
@@ -53,51 +59,60 @@ def _site(library: object, number: int) -> Site:
 
 
 def observe(dispatch: "Dispatch", start: Callable[[], None]) -> list[Report]:
-    """Runs one dispatch (`start` does) with its buffers guarded; afterwards dispatch.touched tells what it touched."""
-    kernel, d, ffi = dispatch.kernel, dispatch.native, native.ffi
-    writable = [
-        p.index for p in kernel.info.params if p.access == "read_write" and p.index is not None
-    ]
-    guard = Guard(dispatch.buffers, writable, dispatch.resident)
-    regions = ffi.new("Region[]", len(guard.regions))
-    watch = ffi.new("Watch *", {"regions": regions, "region_count": len(regions)})
-    for native_region, region in zip(regions, guard.regions, strict=True):
-        native_region.low, native_region.high = (
-            region.low + region.moved,
-            region.high + region.moved,
-        )
-        for name in ("reads", "writes", "pages"):
-            setattr(native_region, name, _address(getattr(region, name)))
-    for slot in dispatch.buffers:
-        d.buffer[slot] = guard.address(slot)
-    d.watch = watch
-    try:
-        start()
-    finally:
-        for slot, (address, _) in dispatch.buffers.items():
-            d.buffer[slot] = address
-        d.watch = ffi.NULL
-        native.engine(check=True).msl_watch_end(watch)
-    guard.restore()
+    """Runs one dispatch (`start` does) with its buffers guarded.
+
+    Afterwards dispatch.touched() tells what it has touched.
+    """
+    params, d, ffi = dispatch.kernel.info.params, dispatch.native, native.ffi
+    writable = [p.index for p in params if p.access == "read_write" and p.index is not None]
+    with _ONE_AT_A_TIME:
+        guard = Guard(dispatch.buffers, writable, dispatch.resident)
+        regions = ffi.new("Region[]", [_region(r) for r in guard.regions])
+        watch = ffi.new("Watch *", {"regions": regions, "region_count": len(regions)})
+        for slot in dispatch.buffers:
+            d.buffer[slot] = guard.address(slot)
+        d.watch = watch
+        try:
+            start()
+        finally:
+            for slot, (address, _) in dispatch.buffers.items():
+                d.buffer[slot] = address
+            d.watch = ffi.NULL
+            native.engine(check=True).msl_watch_end(watch)
+        guard.restore()
     dispatch.touched = guard.touched
-    found = watch.reports[0 : watch.report_count]
-    if not found:
+    if not watch.report_count:
         return []
-    info = kernel.info
-    size = (d.group.x, d.group.y, d.group.z)
-    grid = (d.grid_threads.x, d.grid_threads.y, d.grid_threads.z)
-    source = SourceLines(kernel.source, info.file)
-    scene = Scene(
+    scene = _scene(dispatch, guard)
+    found = watch.reports[0 : watch.report_count]
+    return _merged(write(r, scene, _string(r.variable.name)) for r in found)
+
+
+def _region(region: Region) -> dict[str, object]:
+    def address(array: np.ndarray) -> object:  # null for an array of nothing
+        return native.ffi.cast("void *", array.ctypes.data if array.size else 0)
+
+    return {
+        "low": region.low + region.moved,
+        "high": region.high + region.moved,
+        "reads": address(region.reads),
+        "writes": address(region.writes),
+        "pages": address(region.pages),
+    }
+
+
+def _scene(dispatch: "Dispatch", guard: Guard) -> Scene:
+    kernel, group, grid = dispatch.kernel, dispatch.native.group, dispatch.native.grid_threads
+    return Scene(
         kernel.name,
-        info.file,
-        info.params,
-        size,
-        grid,
+        kernel.info.file,
+        kernel.info.params,
+        (group.x, group.y, group.z),
+        (grid.x, grid.y, grid.z),
         functools.partial(_site, kernel.library),
-        source,
+        SourceLines(kernel.source, kernel.filename),
         guard,
     )
-    return _merged(write(r, scene, _name(r.variable)) for r in found)
 
 
 def _merged(reports: Iterable[Report]) -> list[Report]:
@@ -109,10 +124,5 @@ def _merged(reports: Iterable[Report]) -> list[Report]:
     return list(merged.values())
 
 
-def _name(variable: Any) -> str:
-    return native.ffi.string(variable.name).decode() if variable.name else ""
-
-
-def _address(array: np.ndarray) -> Any:
-    """Null for an array of nothing."""
-    return native.ffi.cast("void *", array.ctypes.data if array.size else 0)
+def _string(text: Any) -> str:
+    return native.ffi.string(text).decode() if text else ""

@@ -45,6 +45,7 @@ class SoftKernel:
     entry: int  # address of the code for lane 0, or for all lanes
     entry_rest: int
     library: object  # keeps the code loaded
+    filename: str
     source: str  # what the user wrote, for reports
 
     @property
@@ -105,6 +106,7 @@ class SoftLibrary:
             code.lead,
             code.rest,
             code.library,
+            self.filename,
             self.source,
         )
 
