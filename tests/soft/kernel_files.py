@@ -22,9 +22,8 @@ from tinyrvllm.soft.cpu.report import Report
 
 _ARGUMENT = re.compile(r"(\w+):(\w+)(?:\[(\d+)\])?(?:@(\d+))?(?:=(-?\d+))?")
 _KERNEL = re.compile(r"kernel void (\w+)\(")
-_TYPES = {"float": np.float32, "half": np.float16, "bool": np.bool_}
-_TYPES |= {"char": np.int8, "short": np.int16, "int": np.int32, "long": np.int64}
-_TYPES |= {f"u{name}": np.dtype(f"u{np.dtype(_TYPES[name]).itemsize}").type for name in list(_TYPES)[3:]}
+_TYPES = {"float": "f4", "half": "f2", "char": "i1", "short": "i2", "int": "i4", "long": "i8"}
+_TYPES |= {"uchar": "u1", "ushort": "u2", "uint": "u4", "ulong": "u8"}
 
 Size = tuple[int, int, int]
 
@@ -88,7 +87,9 @@ def run_case(case: Case, kernel: SoftKernel, order: int = 0, threads: int = 1) -
     return Outcome(reports, memory[start:offset].tobytes())
 
 
-def _arguments(how: str) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, int]], dict[str, int]]:
+def _arguments(
+    how: str,
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[str, int]], dict[str, int]]:
     """Buffers by name; for each argument its buffer's name and first byte; threadgroup lengths."""
     arrays: dict[str, np.ndarray] = {}
     starts: dict[str, tuple[str, int]] = {}

@@ -89,7 +89,8 @@ def encode(accesses: list[Access], barriers: list[Barrier]) -> np.ndarray:
     for a in accesses:
         words[a.group, a.step, a.thread] = a.action | a.size << 4 | a.at << 8 | a.shared << 16
     for b in barriers:
-        lanes = slice(None) if b.simdgroup is None else slice(b.simdgroup * 32, b.simdgroup * 32 + 32)
+        first = 32 * (b.simdgroup or 0)
+        lanes = slice(None) if b.simdgroup is None else slice(first, first + 32)
         kind = BARRIER if b.simdgroup is None else SIMDGROUP_BARRIER
         words[b.group, b.step, lanes] = kind | b.shared << 16
     return words

@@ -40,7 +40,11 @@ typedef struct {
     Variable variable;
 } NativeReport;
 typedef struct { uint64_t low, high; void *reads, *writes, *pages; } Region;
-typedef struct { Region *regions; uint32_t region_count, report_count, lock; NativeReport reports[64]; } Watch;
+typedef struct {
+    Region *regions;
+    uint32_t region_count, report_count, lock;
+    NativeReport reports[64];
+} Watch;
 void msl_watch_end(Watch *);
 extern const char msl_sites_lead[], msl_sites_rest[];
 """)
@@ -120,7 +124,8 @@ def _merged(reports: Iterable[Report]) -> list[Report]:
     merged: dict[tuple[object, ...], Report] = {}
     for r in reports:
         key = (r.kind, r.file, r.line, r.other_line, r.slot)
-        merged[key] = replace(merged[key], count=merged[key].count + r.count) if key in merged else r
+        before = merged[key].count if key in merged else 0
+        merged[key] = replace(merged.get(key, r), count=before + r.count)
     return list(merged.values())
 
 

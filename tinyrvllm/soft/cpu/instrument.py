@@ -1,10 +1,11 @@
-"""Puts the checking mode's calls into LLVM IR, and keeps a table of where each one is in the source.
+"""Puts the checking mode's calls into LLVM IR, and keeps a table of where each is in the source.
 
-clang's address sanitizer, told to call functions (`INSTRUMENT_FLAGS`), already marks every load and store with a call such as
-`call void @__asan_load4(i64 %p), !dbg !66`. Here each becomes `call void @msl_access(i64 %p, i64 size, i32 what,
-i32 site)`: `what` says whether it reads, writes, is atomic ..., and how it must be aligned, all read off the instruction
-that follows; `site` is an index into the table. So a report finds its line without debug information, return
-addresses or binutils, on every platform alike.
+clang's address sanitizer, told to call functions (`INSTRUMENT_FLAGS`), already marks every load and
+store with a call such as `call void @__asan_load4(i64 %p), !dbg !66`. Here each becomes
+`call void @msl_access(i64 %p, i64 size, i32 what, i32 site)`: `what` says whether it reads, writes,
+is atomic ..., and how it must be aligned, all read off the instruction that follows; `site` is an
+index into the table. So a report finds its line without debug information, return addresses or
+binutils, on every platform alike.
 """
 
 import itertools
@@ -16,16 +17,20 @@ from typing import NamedTuple
 
 READ, WRITE, ATOMIC, MATRIX, BLOCK, THREE = 1, 2, 4, 8, 16, 32  # as in shadow.h
 OURS = Path(__file__).parent.parent  # the folder soft/
-REST = 1 << 24  # added to the numbers of sites of lanes 1..31, which have a table of their own
+REST = 1 << 24  # added to site numbers in the code of lanes 1..31, which has its own table
 
-_SANITIZER = ("-fsanitize=kernel-address", "-fsanitize=local-bounds", "-fsanitize-trap=local-bounds")
+_SANITIZER = (
+    "-fsanitize=kernel-address",
+    "-fsanitize=local-bounds",
+    "-fsanitize-trap=local-bounds",
+)
 _PASSES = (
     "-asan-instrumentation-with-call-threshold=0",
     "-asan-stack=0",
     "-asan-globals=0",
     "-asan-opt=0",  # mark a write of what was just read, too
     "-asan-kernel-mem-intrinsic-prefix",
-    "-disable-loop-idiom-all",  # a loop of loads stays one: as a memcpy it could move to a later line
+    "-disable-loop-idiom-all",  # as a memcpy, a loop of loads could move to a later line
 )
 INSTRUMENT_FLAGS = (
     "-O1",
@@ -40,18 +45,21 @@ _MARK = re.compile(
     r"^  (?:tail )?call void @__asan_(load|store)(\d+|N)(?:_noabort)?\(i64 (\S+?)(?:, i64 (\S+))?\)"
 )
 _BLOCK = re.compile(
-    r"^(  (?:%\S+ = )?(?:tail )?call ptr @)__asan_(mem\w+)(\(ptr (\S+), (?:ptr|i8|i32) (\S+), i64 (\S+)\).*)"
+    r"^(  (?:%\S+ = )?(?:tail )?call ptr @)__asan_(mem\w+)"
+    r"(\(ptr (\S+), (?:ptr|i8|i32) (\S+), i64 (\S+)\).*)"
 )
 _TRAP = re.compile(r"^  (?:tail )?call void @llvm\.ubsantrap\(")
 _ACCESS = re.compile(
-    r"^  (?:%\S+ = )?(?:tail )?(load|store|atomicrmw|cmpxchg)( atomic)?(?: weak)?(?: volatile)?(?: \w+(?= ptr))? (<[^>]+>|\w+)"
+    r"^  (?:%\S+ = )?(?:tail )?(load|store|atomicrmw|cmpxchg)"
+    r"( atomic)?(?: weak)?(?: volatile)?(?: \w+(?= ptr))? (<[^>]+>|\w+)"
 )
 _DEBUG = re.compile(r", !dbg (!\d+)")
 _ALIGN = re.compile(r", align (\d+)")
 _RESULT = re.compile(r"  (%\S+) = load <4 x ")
 _NAME = re.compile(r"%[\w.$-]+")
 _USES_THREE = re.compile(
-    r"extractelement <4 x \w+> %\S+ i64 [012]\b|shufflevector <4 x \w+> %\S+ <4 x \w+> poison, <\d x i32> (?!.*i32 3)"
+    r"extractelement <4 x \w+> %\S+ i64 [012]\b|"
+    r"shufflevector <4 x \w+> %\S+ <4 x \w+> poison, <\d x i32> (?!.*i32 3)"
 )
 _CONSTANT = re.compile(r"^(@\S+) = (?:\w+ )*?constant (.*)$")
 _DECLARATIONS = """
@@ -62,7 +70,7 @@ declare void @msl_local_bounds(i32)
 
 
 class Site(NamedTuple):
-    """One place in the source that touches memory. A table of them is what a report's `site` numbers index."""
+    """One place in the source that touches memory."""
 
     file: str
     line: int
@@ -203,7 +211,8 @@ class _Instrumenter:
             return []
         bits = self.sites[-1].what | self.sites[-1].align << 8
         return [
-            f"  call void @msl_access(i64 {mark[3]}, i64 {size}, i32 {bits}, i32 {site}){_debug(line)}"
+            f"  call void @msl_access(i64 {mark[3]}, i64 {size}, i32 {bits}, i32 {site})"
+            f"{_debug(line)}"
         ]
 
     def _block(self, block: re.Match[str]) -> list[str]:
@@ -214,8 +223,8 @@ class _Instrumenter:
             site = self._site(tail, what | BLOCK) if not (name == "memset" and what == READ) else 0
             if site:
                 bits = self.sites[-1].what | 1 << 8
-                call = f"  call void @msl_access_block(ptr {pointer}, i64 {size}, i32 {bits}, i32 {site})"
-                calls.append(call + _debug(tail))
+                arguments = f"(ptr {pointer}, i64 {size}, i32 {bits}, i32 {site})"
+                calls.append(f"  call void @msl_access_block{arguments}{_debug(tail)}")
         return [*calls, head + name + tail]
 
 
@@ -256,8 +265,8 @@ def _string(text: str) -> str:
 def instrument(ir: str, side: str, alone: bool, ours: Path = OURS) -> str:
     """The IR with the checking mode's calls and tables.
 
-    `side` is "lead" or "rest" (lane 0, the other lanes); `alone`: there is no "rest". `ours` is the folder of the
-    software device's own headers: what they do for themselves is not the user's access.
+    `side` is "lead" or "rest" (lane 0, the other lanes); `alone`: there is no "rest". `ours` is the
+    folder of the software device's own headers: what they do for themselves is not the user's.
     """
     instrumenter = _Instrumenter(ir, side, ours)
     lines = instrumenter.run()

@@ -1,4 +1,4 @@
-"""Reports of the checking mode: from the native code's numbers to sentences in the source's own names."""
+"""The checking mode's reports: from the native code's numbers to the source's own terms."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -116,7 +116,8 @@ class Scene:
         return _element_size(types[0]) if types else 0
 
     def groups(self) -> Triple:
-        return tuple(-(-n // g) for n, g in zip(self.grid, self.group, strict=True))  # type: ignore[return-value]
+        x, y, z = (-(-n // g) for n, g in zip(self.grid, self.group, strict=True))
+        return x, y, z
 
     def position(self, thread: int, group: Triple) -> Triple:
         """Where a thread is in its threadgroup (smaller at the edge of the grid)."""
@@ -195,7 +196,7 @@ class _Writer:
             case "out-of-bounds" | "threadgroup-out-of-bounds":
                 return f"out of bounds: {access}: {place}"
             case "local-out-of-bounds":
-                return "out of bounds: index outside a thread's own array, or a constant of program scope"
+                return "out of bounds: index outside a thread's own array or a program-scope constant"
             case "misaligned":
                 need = f"{_metal_type(self.site.type)} needs a multiple of {self.site.align}"
                 return f"misaligned: {access}: {place}: the address of {need}"
@@ -206,7 +207,7 @@ class _Writer:
             case "barrier-divergence":
                 return "barrier divergence: threads of one threadgroup wait at different barriers"
             case "early-return":
-                return "barrier divergence: a threadgroup_barrier after which some threads never come: they returned"
+                return "barrier divergence: some threads returned before this threadgroup_barrier"
             case "simd-divergence":
                 return f"simd divergence: {self.operation} without all lanes: some are elsewhere"
             case "simd-return":
@@ -216,7 +217,10 @@ class _Writer:
                 return f"warning: {self.operation} by {lanes} lanes of a simdgroup only"
             case _:
                 lane = self.r.address
-                return f"inactive lane: {self.operation} reads lane {lane}, which takes no part in it: undefined"
+                return (
+                    f"inactive lane: {self.operation} reads lane {lane}, which takes no part in "
+                    "it: the value is undefined"
+                )
 
     def _in_buffer(self, located: tuple[int, int] | None) -> str:
         if located is None:
@@ -248,7 +252,8 @@ class _Writer:
         where = _where(offset, r.size // int(vector[1]) if vector else r.size)
         if offset >= 0 and offset + r.size <= v.size:
             return f"{name}, {where}"
-        return f"{name} has {v.size} bytes; {where} is {'before its start' if offset < 0 else 'past its end'}"
+        side = "before its start" if offset < 0 else "past its end"
+        return f"{name} has {v.size} bytes; {where} is {side}"
 
     # ---- who ----
 
