@@ -5,6 +5,7 @@
 
 import gc
 import mmap
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
@@ -12,17 +13,24 @@ import numpy as np
 import pytest
 
 from tests.soft.fake_engine import SOURCE, FakeEngine
+from tinyrvllm.mtl.objc import Runtime
 from tinyrvllm.soft import objc_double
 
 
-def run(mtl: ModuleType) -> None:
-    """Raises when the bridge breaks a rule, computes something else, or leaks."""
+def run(
+    mtl: ModuleType,
+    wrap: Callable[[objc_double.SoftRuntime], Runtime] = lambda runtime: runtime,
+) -> None:
+    """Raises when the bridge breaks a rule, computes something else, or leaks.
+
+    wrap: another runtime over the double's classes.
+    """
     for machine in (  # maths options are set in two ways, and replays prepared in two
         objc_double.Machine(os_version=(15, 0), family=1009),
         objc_double.Machine(os_version=(14, 0), family=1007),
     ):
         runtime = objc_double.metal(FakeEngine(), machine=machine, check=True)
-        with mtl.Device(runtime) as device:
+        with mtl.Device(wrap(runtime)) as device:
             _compute(mtl, device)
             _refuse(mtl, device)
             _late(mtl, device)

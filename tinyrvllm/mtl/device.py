@@ -53,9 +53,15 @@ class Device(Owned):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(ObjC(runtime), runtime.default_device())
-        self.send = send = self.objc.messages(MESSAGES)
+        send = self.objc.messages(MESSAGES)
+        self.messages = self.objc.messages(COMMAND_MESSAGES)  # bound once: commands are made often
+        self.lock = threading.Lock()  # for what threads share: who is using which buffer
+        self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
+        self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None
+        self._libraries: dict[str | tuple[str, str], Library] = {}
+        self.queue = Owned(self.objc, send.new_queue(self.handle))
         with self.objc.pool():
-            self.name = self.objc.text(send.name(self.handle))
+            self.name = self.label = self.objc.text(send.name(self.handle))
         threads = send.max_threads(self.handle)
         self.limits = Limits(
             max_threads_per_threadgroup=(threads.width, threads.height, threads.depth),
@@ -69,13 +75,6 @@ class Device(Owned):
             ),
             os_version=self.objc.os_version,
         )
-        self.label = self.name
-        self.messages = self.objc.messages(COMMAND_MESSAGES)  # bound once: commands are made often
-        self.lock = threading.Lock()  # for what threads share: who is using which buffer
-        self.queue = Owned(self.objc, send.new_queue(self.handle))
-        self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
-        self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None
-        self._libraries: dict[str | tuple[str, str], Library] = {}
 
     # ---- memory
 

@@ -74,7 +74,7 @@ class Signature:
         if not values:
             return [], None
         if self._has_struct:
-            values = [_as_tuple(value) for value in values]
+            values = [as_tuple(value) for value in values]
         try:
             frame = ffi.new(self._frame, values)
         except (TypeError, OverflowError) as error:
@@ -91,7 +91,7 @@ class Signature:
         return ffi.new(self._result, getattr(value, "handle", value))[0]
 
 
-def _as_tuple(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
     """A struct of the caller's own cffi as the numbers in it; anything else as it is."""
     if isinstance(value, ffi.CData) and ffi.typeof(value).kind == "struct":
         return tuple(getattr(value, name) for name, _ in ffi.typeof(value).fields)
