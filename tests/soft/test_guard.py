@@ -1,5 +1,7 @@
 """Guarded copies of buffers, and what a dispatch is said to have touched."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -31,7 +33,8 @@ def bound(array: np.ndarray, first: int = 0) -> tuple[int, int]:
 @given(st.lists(st.booleans(), max_size=200))
 def test_ranges_are_the_runs_of_set_bits(bits: list[bool]) -> None:
     found = ranges(np.packbits(np.array(bits, np.uint8), bitorder="little"), 1000)
-    assert all(a < b for a, b in found) and all(a[1] < b[0] for a, b in zip(found, found[1:]))
+    assert all(a < b for a, b in found)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
     covered = [any(a <= 1000 + i < b for a, b in found) for i in range(len(bits))]
     assert covered == bits
 
