@@ -16,9 +16,9 @@ class Model:
     """What a runner needs of a model; a tokenizer is not."""
 
     def __init__(self, path: Path) -> None:
-        file = GGUFFile(path)
-        self.config = ModelConfig.from_gguf(file)
-        self.weights = Weights(file, self.config)
+        self.file = GGUFFile(path)
+        self.config = ModelConfig.from_gguf(self.file)
+        self.weights = Weights(self.file, self.config)
 
 
 @dataclass

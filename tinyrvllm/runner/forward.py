@@ -166,11 +166,10 @@ class Body:
                     bias=forward.tensors.vector(bias) if bias else None,
                 )
             )  # fmt: skip
-        norms = (
-            tuple(forward.tensors.vector(f"{name}attn_{part}_norm.weight") for part in "qk")
-            if config.qk_norm
-            else None
-        )
+        norms = None
+        if config.qk_norm:
+            q_norm, k_norm = (f"{name}attn_{part}_norm.weight" for part in "qk")
+            norms = forward.tensors.vector(q_norm), forward.tensors.vector(k_norm)
         head_dim = config.head_dim
         widths = config.num_heads * head_dim, *(config.num_kv_heads * head_dim,) * 2
         k_pool, v_pool = forward.pools[index]
@@ -186,11 +185,14 @@ class Body:
             q=scratch["q"], k_pool=k_pool, v_pool=v_pool, block_tables=step["block_tables"],
             context_lens=step["context_lens"], query_start=step["query_start"],
             out=scratch["attended"], layout=forward.layout, heads=config.num_heads,
-            sequences=self.rows, max_blocks=forward.step.blocks(self.bucket),
+            sequences=self.bucket.sequences, max_blocks=forward.step.blocks(self.bucket),
             scale=config.attn_scale, window=config.sliding_window[index] or 0,
             softcap=config.attn_softcap or 0.0,
         )  # fmt: skip
-        self.launches += attention.decode(attend, self.bucket.context, scratch["partial"])
+        if self.bucket.decodes:
+            self.launches += attention.decode(attend, self.bucket.context, scratch["partial"])
+        if self.bucket.prefills:
+            self.launches.append(attention.prefill(attend, self.rows))
 
     def feed_forward(self, name: str) -> None:
         """activation(gate(x)) * up(x) into scratch "feed"."""

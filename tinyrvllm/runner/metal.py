@@ -10,7 +10,7 @@ from tinyrvllm.mtl import Device
 from tinyrvllm.runner.batch import Batch
 from tinyrvllm.runner.forward import Forward, Options, can_fuse, scratch_sizes
 from tinyrvllm.runner.program import Program
-from tinyrvllm.runner.step import MAX_ROWS, Bucket, StepBuffer, bucket_of
+from tinyrvllm.runner.step import MAX_ROWS, Bucket, StepBuffer, padded_size
 from tinyrvllm.runner.tensors import DeviceTensors
 
 LOGITS_BYTES = 8 << 20  # of scratch for logits: how many rows are sampled at once follows
@@ -45,7 +45,7 @@ class MetalRunner:
         self.indirect = indirect
         self.options = options or Options()
         self.max_samples = max(1, min(MAX_SAMPLES, LOGITS_BYTES // (4 * config.vocab_size)))
-        max_context = num_blocks * block_size
+        self.max_context = max_context = num_blocks * block_size
         layout = KvLayout(num_blocks, block_size, config.num_kv_heads, config.head_dim, kv_f32)
         self.step = StepBuffer(device, max_context, block_size)
         sizes = scratch_sizes(config, layout, MAX_ROWS, self.max_samples, max_context)
@@ -65,6 +65,7 @@ class MetalRunner:
         self.forward = Forward(
             config, tensors, self.step, self.scratch, layout, pools, self.options
         )
+        self.last_programs: list[Program] = []  # of the last command buffer, for reports
         self._programs: dict[tuple[object, ...], Program] = {}
 
     def run(self, batch: Batch) -> np.ndarray:
@@ -80,7 +81,7 @@ class MetalRunner:
 
     def _run_part(self, batch: Batch, wanted: np.ndarray, logits: np.ndarray) -> None:
         """Runs up to MAX_ROWS rows; `wanted` says which rows of `logits` they give."""
-        bucket = Bucket.of(batch.num_tokens, int(batch.positions.max()) + 1)
+        bucket = Bucket.of(batch, self.max_context)
         self.step.write(batch, bucket)
         programs = [self.body(bucket)]
         samples = batch.sample_rows
@@ -88,10 +89,9 @@ class MetalRunner:
             rows = samples[first : first + self.max_samples]
             if len(rows):
                 in_order = first == 0 and np.array_equal(rows, np.arange(len(rows)))
-                padded = bucket_of(len(rows))
-                self.step.arrays["sample_rows"][:padded] = -1
-                self.step.arrays["sample_rows"][: len(rows)] = rows
-                programs.append(self.head(min(padded, self.max_samples), not in_order, bucket))
+                padded = min(padded_size(len(rows)), self.max_samples)
+                self.step.put_samples(rows, padded)
+                programs.append(self.head(padded, not in_order, bucket))
             self._execute(programs)
             programs = []
             found = self.scratch_buffer.numpy(
@@ -103,7 +103,7 @@ class MetalRunner:
         """The layers, for steps of a bucket."""
         if (bucket,) not in self._programs:
             launches = self.forward.body(bucket)
-            label = f"{bucket.rows} rows, {bucket.context} tokens"
+            label = f"{bucket.rows} rows"
             self._programs[bucket,] = Program(self.device, launches, label, self.indirect)
         return self._programs[bucket,]
 
@@ -117,7 +117,7 @@ class MetalRunner:
         return self._programs[key]
 
     def _execute(self, programs: list[Program]) -> None:
-        device = self.device
+        device, self.last_programs = self.device, programs
         with device.commands("step") as commands, commands.encoder(concurrent=True) as encoder:
             for program in programs:
                 if device.profile is None:

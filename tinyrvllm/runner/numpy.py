@@ -1,13 +1,19 @@
 """The oracle behind the method that every device has: run(batch) -> logits."""
 
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, Protocol
 
 import numpy as np
 
 from tinyrvllm.model.config import ModelConfig
-from tinyrvllm.model.reference import Reference
+from tinyrvllm.model.layers import attention_mask
+from tinyrvllm.model.reference import Piece, Reference
 from tinyrvllm.model.weights import Weights
 from tinyrvllm.runner.batch import Batch
+
+QUERY_TILE: Final = 256  # rows of a prompt at once: their scores are heads * 256 * context floats
 
 
 class Model(Protocol):
@@ -35,9 +41,9 @@ class NumpyRunner:
         config = model.config
         self.reference = Reference(config, model.weights, dtype)
         self.block_size = block_size
-        kv_shape = (num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        kv_shape = (num_blocks * block_size, config.num_kv_heads, config.head_dim)
         state_shape = (max_seqs, config.conv_kernel - 1, config.hidden_size)
-        self.keys: dict[int, np.ndarray] = {}  # layer -> [blocks, block_size, kv_heads, head_dim]
+        self.keys: dict[int, np.ndarray] = {}  # layer -> [slots, kv_heads, head_dim]
         self.values: dict[int, np.ndarray] = {}  # likewise
         self.conv_states: dict[int, np.ndarray] = {}  # layer -> [max_seqs, kernel - 1, hidden]
         for layer, kind in enumerate(config.layer_kinds):
@@ -55,45 +61,68 @@ class NumpyRunner:
 
 
 class PagedCache:
-    """The runner's pools as the layers see them during one batch."""
+    """The runner's pools as the layers see them during one batch: a `reference.Cache`."""
 
     def __init__(self, runner: NumpyRunner, batch: Batch) -> None:
         self.runner = runner
-        self.slots = batch.slot_mapping
-        self.sequences = [PagedSequence(runner, batch, index) for index in range(batch.num_seqs)]
+        self.batch = batch
+        self._pieces: dict[int | None, list[Piece]] = {}  # by window: layers share them
 
     def write(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        for pool, rows in ((self.runner.keys, keys), (self.runner.values, values)):
-            pool[layer].reshape(-1, *rows.shape[1:])[self.slots] = rows
+        self.runner.keys[layer][self.batch.slot_mapping] = keys
+        self.runner.values[layer][self.batch.slot_mapping] = values
 
+    def pieces(self, window: int | None) -> list[Piece]:
+        if window not in self._pieces:
+            self._pieces[window] = list(self._plan(window))
+        return self._pieces[window]
 
-class PagedSequence:
-    """One sequence of a batch. See `reference.SequenceCache` for what the methods promise."""
+    def read(self, layer: int, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        keys, values = self.runner.keys[layer], self.runner.values[layer]
+        if isinstance(piece.slots, slice):
+            return keys[None, piece.slots], values[None, piece.slots]
+        return keys.take(piece.slots, axis=0), values.take(piece.slots, axis=0)
 
-    def __init__(self, runner: NumpyRunner, batch: Batch, index: int) -> None:
-        first_row, end_row = batch.query_start[index : index + 2].tolist()
-        length = int(batch.context_lens[index])
-        self.runner = runner
-        self.rows = slice(first_row, end_row)
-        self.start = length - (end_row - first_row)
-        self.state_slot = int(batch.state_slots[index])
-        self.blocks = batch.block_tables[index, : -(-length // runner.block_size)]
-        # Blocks that lie side by side are read where they are; others are gathered.
-        self.contiguous = bool((np.diff(self.blocks) == 1).all())
+    def conv_histories(self, layer: int) -> Iterator[tuple[slice, np.ndarray]]:
+        batch = self.batch
+        for index, slot in enumerate(batch.state_slots):
+            rows = slice(batch.query_start[index], batch.query_start[index + 1])
+            state = self.runner.conv_states[layer][slot]
+            if batch.positions[rows.start] == 0:  # a new sequence, and another one's state
+                state.fill(0)
+            yield rows, state
 
-    def keys_values(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    def _plan(self, window: int | None) -> Iterator[Piece]:
+        """Sequences with one row each go together; others one by one, in tiles of their rows."""
+        decoding = defaultdict(list)
+        starts = self.batch.query_start.tolist()
+        for sequence, (first, end) in enumerate(pairwise(starts)):
+            if end - first == 1:
+                # Only with those of about its length, for the shorter ones are padded.
+                length = int(self.batch.context_lens[sequence])
+                decoding[length.bit_length()].append(sequence)
+                continue
+            for row in range(first, end, QUERY_TILE):
+                rows = np.arange(row, min(row + QUERY_TILE, end))
+                yield self._piece(np.array([sequence]), rows[None], window)
+        for group in decoding.values():
+            sequences = np.array(group)
+            yield self._piece(sequences, self.batch.query_start[sequences][:, None], window)
+
+    def _piece(self, sequences: np.ndarray, rows: np.ndarray, window: int | None) -> Piece:
+        """sequences [S], rows [S, n]."""
         size = self.runner.block_size
-        skipped = first // size
-        blocks = self.blocks[skipped : -(-end // size)]
-        index = slice(blocks[0], blocks[-1] + 1) if self.contiguous else blocks
-        wanted = slice(first - skipped * size, end - skipped * size)
-        keys, values = self.runner.keys[layer][index], self.runner.values[layer][index]
-        heads = keys.shape[2:]
-        return keys.reshape(-1, *heads)[wanted], values.reshape(-1, *heads)[wanted]
-
-    def conv_history(self, layer: int) -> np.ndarray:
-        state = self.runner.conv_states[layer][self.state_slot]
-        return state if self.start > 0 else np.zeros_like(state)
-
-    def set_conv_history(self, layer: int, history: np.ndarray) -> None:
-        self.runner.conv_states[layer][self.state_slot] = history
+        queries = self.batch.positions[rows]  # [S, n]
+        newest = queries[:, -1:]  # [S, 1]
+        oldest = np.zeros_like(newest)
+        if window is not None:
+            oldest = np.maximum(oldest, queries[:, :1] - window + 1)
+        keys = oldest + np.arange((newest - oldest).max() + 1)  # [S, c]
+        mask = attention_mask(queries, keys, window, self.runner.reference.dtype)
+        # Past a sequence's end, where the mask hides all, read what is sure to be a number.
+        keys = np.minimum(keys, newest)
+        blocks = np.take_along_axis(self.batch.block_tables[sequences], keys // size, axis=1)
+        slots = blocks * size + keys % size
+        if len(slots) == 1 and (np.diff(slots) == 1).all():
+            return Piece(rows, slice(slots[0, 0], slots[0, -1] + 1), mask)
+        return Piece(rows, slots, mask)

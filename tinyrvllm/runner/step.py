@@ -2,7 +2,7 @@
 
 A program is recorded once for a bucket of steps. It finds the tokens, positions and block tables
 of the step at hand in this buffer, padded to the bucket's sizes: a padded row has token and slot
--1, a padded sequence a context of 0.
+-1, a padded sequence a context of 0 and no rows.
 """
 
 from dataclasses import dataclass
@@ -13,30 +13,40 @@ from tinyrvllm.kernels.launch import Span
 from tinyrvllm.mtl import Device
 from tinyrvllm.runner.batch import Batch
 
-ROW_BUCKETS = (1, 2, 3, 4, 8, 16, 32, 64, 128)
-MAX_ROWS = ROW_BUCKETS[-1]
+SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128)  # of rows or sequences
+MAX_ROWS = SIZES[-1]
 MIN_CONTEXT = 512  # tokens: the smallest context bucket; the next ones double
+
+
+def padded_size(count: int) -> int:
+    """The smallest of SIZES that holds `count` rows or sequences."""
+    return next(size for size in SIZES if size >= count)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Steps that one program serves: at most this many rows, and tokens of context."""
+    """Steps that one program serves: at most these sizes, and only these kinds of sequences."""
 
     rows: int
-    context: int
+    sequences: int
+    context: int  # tokens
+    decodes: bool  # some sequence has one row
+    prefills: bool  # some sequence has more
 
     @classmethod
-    def of(cls, rows: int, context: int) -> "Bucket":
-        """The smallest bucket for a step."""
-        size = MIN_CONTEXT
-        while size < context:
-            size *= 2
-        return cls(bucket_of(rows), size)
-
-
-def bucket_of(rows: int) -> int:
-    """The smallest bucket for up to MAX_ROWS rows."""
-    return next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
+    def of(cls, batch: Batch, max_context: int) -> "Bucket":
+        """The smallest bucket for a batch."""
+        context, longest = MIN_CONTEXT, int(batch.context_lens.max())
+        while context < longest:
+            context *= 2
+        counts = np.diff(batch.query_start)
+        return cls(
+            rows=padded_size(batch.num_tokens),
+            sequences=padded_size(batch.num_seqs),
+            context=min(context, max_context),
+            decodes=bool((counts == 1).any()),
+            prefills=bool((counts > 1).any()),
+        )
 
 
 class StepBuffer:
@@ -44,51 +54,52 @@ class StepBuffer:
 
     def __init__(self, device: Device, max_context: int, block_size: int) -> None:
         self.block_size = block_size
-        self.max_blocks = -(-max_context // block_size)
         counts = {
             "token_ids": MAX_ROWS,
             "positions": MAX_ROWS,
             "slots": MAX_ROWS,
             "context_lens": MAX_ROWS,
+            "state_slots": MAX_ROWS,
             "query_start": MAX_ROWS + 1,
-            "block_tables": MAX_ROWS * self.max_blocks,
             "sample_rows": MAX_ROWS,
+            "block_tables": MAX_ROWS * -(-max_context // block_size),
         }
         aligned = {name: -(-count // 4) * 16 for name, count in counts.items()}  # bytes
         self.buffer = device.buffer(sum(aligned.values()), "step")
         self.spans: dict[str, Span] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+        self.bytes_written = 0  # by the host, in the last step
         offset = 0
         for name, nbytes in aligned.items():
             self.spans[name] = Span(self.buffer, offset, nbytes)
+            self.arrays[name] = self.buffer.numpy(np.int32, (counts[name],), offset)
             offset += nbytes
-        self.arrays: dict[str, np.ndarray] = {
-            name: self.buffer.numpy(np.int32, (count,), self.spans[name].offset)
-            for name, count in counts.items()
-        }
-        # Every row attends on its own, as a sequence of one row.
-        self.arrays["query_start"][:] = np.arange(MAX_ROWS + 1)
-        self.bytes_written = 0  # by the host, in the last step
 
     def write(self, batch: Batch, bucket: Bucket) -> None:
         """Lays a batch out for the programs of a bucket."""
-        rows, padded = batch.num_tokens, bucket.rows
-        arrays = self.arrays
-        for name, values in (
-            ("token_ids", batch.token_ids),
-            ("positions", batch.positions),
-            ("slots", batch.slot_mapping),
-        ):
-            arrays[name][:rows] = values
-            arrays[name][rows:padded] = -1
-        arrays["context_lens"][:rows] = batch.positions + 1
-        arrays["context_lens"][rows:padded] = 0
-        sequence_of_row = np.repeat(np.arange(batch.num_seqs), np.diff(batch.query_start))
-        blocks = min(batch.block_tables.shape[1], self.blocks(bucket))
-        tables = arrays["block_tables"][: padded * self.blocks(bucket)]
-        tables = tables.reshape(padded, self.blocks(bucket))
-        tables[:rows, :blocks] = batch.block_tables[sequence_of_row, :blocks]
-        self.bytes_written = 4 * (4 * padded + rows * blocks)
+        self.bytes_written = 0
+        self._put("token_ids", batch.token_ids, bucket.rows, -1)
+        self._put("positions", batch.positions, bucket.rows, 0)
+        self._put("slots", batch.slot_mapping, bucket.rows, -1)
+        self._put("context_lens", batch.context_lens, bucket.sequences, 0)
+        self._put("state_slots", batch.state_slots, bucket.sequences, 0)
+        self._put("query_start", batch.query_start, bucket.sequences + 1, batch.num_tokens)
+        width = self.blocks(bucket)
+        used = min(batch.block_tables.shape[1], width)
+        tables = self.arrays["block_tables"][: batch.num_seqs * width]
+        tables.reshape(-1, width)[:, :used] = batch.block_tables[:, :used]
+        self.bytes_written += 4 * batch.num_seqs * used
+
+    def put_samples(self, rows: np.ndarray, size: int) -> None:
+        """The rows whose logits are wanted, padded to `size`."""
+        self._put("sample_rows", rows, size, -1)
 
     def blocks(self, bucket: Bucket) -> int:
         """Blocks in a row of the bucket's block tables."""
-        return min(self.max_blocks, -(-bucket.context // self.block_size))
+        return -(-bucket.context // self.block_size)
+
+    def _put(self, name: str, values: np.ndarray, size: int, padding: int) -> None:
+        array = self.arrays[name]
+        array[: len(values)] = values
+        array[len(values) : size] = padding
+        self.bytes_written += 4 * size

@@ -1,6 +1,5 @@
 """A model's tensors where the GPU sees them: in the mapped file, with no copy."""
 
-import numpy as np
 from gguf import GGMLQuantizationType
 
 from tinyrvllm.errors import TinyrvllmError

@@ -1,0 +1,215 @@
+"""The recorded programs against `transformers`, and what they cost.
+
+The truth is what `transformers` computed for the tiny models of tests/fixtures, as in
+test_numpy.py; the difference is the half-precision cache and weight tiles.
+"""
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.runner.sequences import Model, Sequence, batch_of
+from tests.tiny_models import write_model
+from tinyrvllm import TinyrvllmError, mtl
+from tinyrvllm.runner.forward import Options
+from tinyrvllm.runner.metal import MetalRunner
+from tinyrvllm.runner.step import MAX_ROWS
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+NAMES = sorted(path.stem for path in FIXTURES.glob("*.gguf"))
+TOLERANCE = 2e-2  # half-precision K and V; logits have a standard deviation of 1.8
+F32_TOLERANCE = 2e-4  # with a float32 cache: order of summation only
+
+
+@cache
+def load(name: str) -> tuple[Model, list[list[int]], np.ndarray]:
+    """(model, ids [2, 40], logits [2, 40, vocab])."""
+    expected = np.load(FIXTURES / f"{name}.npz")
+    return Model(FIXTURES / f"{name}.gguf"), expected["ids"].tolist(), expected["logits"]
+
+
+def test_every_architecture_prefilled_in_chunks_and_decoded(device: mtl.Device) -> None:
+    for name in NAMES:
+        model, ids, logits = load(name)
+        runner = MetalRunner(model, device, num_blocks=16, block_size=4, kv_f32=True)
+        sequence = Sequence(ids[0], [3, 1, 15, 0, 7, 2, 4, 9, 12, 5])
+        first = 0
+        for n in (17, 1, 6, 3, 1, 12):
+            found = runner.run(batch_of([(sequence, n)], 4))
+            expected = logits[0][first : first + n]
+            np.testing.assert_allclose(found, expected, atol=F32_TOLERANCE, err_msg=name)
+            first += n
+
+
+def test_a_half_precision_cache_is_close(device: mtl.Device) -> None:
+    model, ids, logits = load("llama")
+    runner = MetalRunner(model, device, num_blocks=10, block_size=4)
+    found = runner.run(batch_of([(Sequence(ids[0], list(range(10))), 40)], 4))
+    np.testing.assert_allclose(found, logits[0], atol=TOLERANCE)
+    assert np.abs(found - logits[0]).max() > 1e-6
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_schedule(device: mtl.Device, data: st.DataObject) -> None:
+    """Two sequences advance by any number of tokens and lie in any blocks, side by side."""
+    name = data.draw(st.sampled_from(["llama", "gemma3", "qwen2"]))
+    model, ids, logits = load(name)
+    fuse = data.draw(st.booleans())
+    runner = MetalRunner(
+        model, device, 24, block_size=4, kv_f32=True, indirect=data.draw(st.booleans()),
+        options=Options(fuse=fuse, batch_invariant=data.draw(st.booleans())),
+    )  # fmt: skip
+    blocks = data.draw(st.permutations(range(24)))
+    sequences = [Sequence(ids[0], blocks[:10]), Sequence(ids[1], blocks[10:20])]
+    while work := [
+        (sequence, data.draw(st.integers(1, min(40 - sequence.done, 20))))
+        for sequence in sequences
+        if sequence.done < 40
+    ]:
+        expected = [
+            logits[sequences.index(sequence)][sequence.done : sequence.done + n]
+            for sequence, n in work
+        ]
+        found = runner.run(batch_of(work, 4))
+        np.testing.assert_allclose(found, np.concatenate(expected), atol=F32_TOLERANCE)
+
+
+def test_rows_beyond_one_command_buffer(device: mtl.Device, tmp_path: Path) -> None:
+    """A prompt longer than MAX_ROWS is cut; every row's logits come back at its place."""
+    model = Model(write_model(tmp_path / "tiny.gguf"))
+    ids = [3 + i * 7 % 200 for i in range(MAX_ROWS + 20)]
+    runner = MetalRunner(model, device, 16, kv_f32=True)
+    whole = runner.run(batch_of([(Sequence(ids, list(range(16))), len(ids))], 16))
+    again = Sequence(ids, list(range(16)))
+    cut = [runner.run(batch_of([(again, n)], 16)) for n in (100, len(ids) - 100)]
+    np.testing.assert_allclose(whole, np.concatenate(cut), atol=F32_TOLERANCE)
+
+
+def test_some_rows_and_none(device: mtl.Device) -> None:
+    model, ids, logits = load("llama")
+    runner = MetalRunner(model, device, 10, block_size=4, kv_f32=True)
+    batch = batch_of([(Sequence(ids[0], list(range(10))), 40)], 4)
+    for rows in ([39], [0, 7, 39], []):
+        wanted = dataclasses.replace(batch, sample_rows=np.array(rows, np.int32))
+        found = runner.run(wanted)
+        np.testing.assert_allclose(found, logits[0][rows], atol=F32_TOLERANCE)
+
+
+def test_indirect_replay_gives_the_same_bits(device: mtl.Device) -> None:
+    model, ids, _ = load("llama")
+    found = []
+    for indirect in (False, True):
+        runner = MetalRunner(model, device, 10, block_size=4, indirect=indirect)
+        sequence = Sequence(ids[0], list(range(10)))
+        found.append([runner.run(batch_of([(sequence, n)], 4)) for n in (30, 1, 1)])
+    for direct, replayed in zip(*found, strict=True):
+        np.testing.assert_array_equal(direct, replayed)
+
+
+def test_batch_invariant_rows_do_not_depend_on_their_neighbours(device: mtl.Device) -> None:
+    model, ids, _ = load("llama")
+    options = Options(batch_invariant=True, fuse=False)
+    runner = MetalRunner(model, device, 30, block_size=4, options=options)
+    sequences = [Sequence(ids[i % 2], list(range(10 * i, 10 * i + 10))) for i in range(3)]
+    together = runner.run(batch_of([(s, n) for s, n in zip(sequences, (9, 5, 7), strict=True)], 4))
+    alone = runner.run(batch_of([(Sequence(ids[1], list(range(10, 20))), 5)], 4))
+    np.testing.assert_array_equal(together[9:14], alone)
+
+
+# ---- costs that do not depend on time
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_phases_and_dispatches_of_a_layer(device: mtl.Device, tmp_path: Path, fuse: bool) -> None:
+    """At most 6 phases and 9 dispatches a layer at 1 to 4 rows, 10 dispatches at others."""
+    counts = {}
+    for layers in (2, 3):
+        model = Model(write_model(tmp_path / f"{layers}.gguf", num_layers=layers))
+        runner = MetalRunner(model, device, 64, options=Options(fuse=fuse))
+        for rows in (1, 4, 8, 16, 32):
+            sequences = [Sequence([5], [i]) for i in range(rows)]
+            runner.run(batch_of([(s, 1) for s in sequences], 16))
+            body, head = runner.last_programs
+            counts[layers, rows] = (
+                len(body.launches), len(body.phases),
+                len(body.launches) + len(head.launches), len(body.phases) + len(head.phases),
+            )  # fmt: skip
+    for rows in (1, 4, 8, 16, 32):
+        dispatches, phases = np.subtract(counts[3, rows], counts[2, rows])[:2]
+        outside = counts[2, rows][3] - 2 * phases
+        if fuse and rows <= 4:
+            assert (dispatches, phases) == (8, 6)
+        else:
+            assert (dispatches, phases) == (10, 8)
+        assert outside <= 6
+
+
+def test_a_step_allocates_nothing_and_writes_only_the_step_buffer(device: mtl.Device) -> None:
+    model, ids, _ = load("llama")
+    runner = MetalRunner(model, device, 10, block_size=4)
+    sequence = Sequence(ids[0], list(range(10)))
+    for n in (20, 1):
+        runner.run(batch_of([(sequence, n)], 4))
+    before = buffers_made = []
+    original = mtl.Buffer.__init__
+
+    def counting(self: mtl.Buffer, *arguments: object, **named: object) -> None:
+        buffers_made.append(self)
+        original(self, *arguments, **named)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mtl.Buffer, "__init__", counting)
+        for _ in range(5):
+            runner.run(batch_of([(sequence, 1)], 4))
+    assert before == []
+    # 1 row: 3 numbers of the row, 2 of the sequence, 2 of query_start, 10 blocks, 1 sample
+    assert runner.step.bytes_written == 4 * (3 + 2 + 2 + 10 + 1)
+
+
+def test_weights_are_not_copied(device: mtl.Device, tmp_path: Path) -> None:
+    model = Model(write_model(tmp_path / "tiny.gguf"))
+    runner = MetalRunner(model, device, 4)
+    spans = runner.forward.tensors.spans
+    (buffer,) = {id(span.buffer): span.buffer for span in spans.values()}.values()
+    seen = buffer.numpy(np.uint8)
+    assert seen.ctypes.data == model.file.memory.ctypes.data
+    assert not seen.flags.writeable
+
+
+def test_a_file_longer_than_a_buffer_is_seen_through_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(write_model(tmp_path / "tiny.gguf", hidden=128, ff=512))
+    ids = list(range(3, 20))
+    expected = None
+    for limit in (1 << 30, 300_000):
+        with mtl.open_device("soft") as device:
+            limits = dataclasses.replace(device.limits, max_buffer_length=limit)
+            monkeypatch.setattr(device, "limits", limits)
+            try:
+                runner = MetalRunner(model, device, 2, kv_f32=True)
+            except mtl.MetalError as error:
+                pytest.fail(f"the scratch itself is over {limit}: {error}")
+            spans = runner.forward.tensors.spans.values()
+            count = len({id(span.buffer) for span in spans})
+            assert count == 1 if limit > 1 << 20 else count > 1
+            found = runner.run(batch_of([(Sequence(ids, [0, 1]), 17)], 16))
+            if expected is not None:
+                np.testing.assert_array_equal(found, expected)
+            expected = found
+
+
+def test_a_working_set_that_is_too_small_is_refused(
+    device: mtl.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(write_model(tmp_path / "tiny.gguf"))
+    limits = dataclasses.replace(device.limits, recommended_working_set=1000)
+    monkeypatch.setattr(device, "limits", limits)
+    with pytest.raises(TinyrvllmError, match="working set of at most 1,000"):
+        MetalRunner(model, device, 4)
