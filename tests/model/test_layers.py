@@ -28,12 +28,14 @@ def test_attention_one_query_at_a_time(
                 scores = softcap * np.tanh(scores / softcap)
             weights = np.exp(scores) / np.exp(scores).sum()
             expected[i, head] = weights @ v[seen]
-    found = layers.attention(q, k, v, scale, window, softcap)
-    np.testing.assert_allclose(found, expected.reshape(n, -1), rtol=1e-12)
+    positions = np.arange(c)[None]
+    mask = layers.attention_mask(positions[:, c - n :], positions, window, np.float64)
+    found = layers.attention(q[None], k[None], v[None], scale, mask, softcap)
+    np.testing.assert_allclose(found[0], expected.reshape(n, -1), rtol=1e-12)
 
 
 def test_attention_of_large_scores_is_finite() -> None:
-    q = np.full((2, 1, 4), 1e18, np.float32)
+    q = np.full((1, 2, 1, 4), 1e18, np.float32)
     found = layers.attention(q, q, np.ones_like(q), 1.0, None, None)
     np.testing.assert_array_equal(found, 1)
 

@@ -24,7 +24,7 @@ FILES = {
 # 2.1e-5 in logits of a standard deviation of 2 to 7; argmax and greedy tokens all equal.
 LOGIT_ERROR = 1e-4
 GAP_ERROR = 2 * LOGIT_ERROR + 5e-5  # the files hold gaps rounded to four digits
-CHUNK = 256  # rows at once: their logits take up to 270 MB
+CHUNK = 128  # rows at once: their logits take up to 134 MB
 
 pytestmark = pytest.mark.real_model
 

@@ -34,39 +34,49 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -
 
 
 def attention(
-    q: np.ndarray,  # [n, heads, head_dim] the queries of the last n of the c positions
-    k: np.ndarray,  # [c, kv_heads, head_dim]
-    v: np.ndarray,  # [c, kv_heads, head_dim]
+    q: np.ndarray,  # [S, n, heads, head_dim] n queries of each of S sequences
+    k: np.ndarray,  # [S, c, kv_heads, head_dim]
+    v: np.ndarray,  # [S, c, kv_heads, head_dim]
     scale: float,
-    window: int | None,
+    mask: np.ndarray | None,  # [S, n, c] see attention_mask
     softcap: float | None,
 ) -> np.ndarray:
-    """softmax(q k^T * scale) v, causal (Vaswani et al. 2017): [n, heads * head_dim].
+    """softmax(q k^T * scale + mask) v (Vaswani et al. 2017): [S, n, heads * head_dim].
 
-    heads / kv_heads query heads share a key head (Ainslie et al. 2023). With a window a query sees
-    that many positions, its own included (Beltagy et al. 2020). With a soft cap the scores are
-    cap * tanh(scores / cap) (Gemma 2).
+    heads / kv_heads query heads share a key head (Ainslie et al. 2023). With a soft cap the scores
+    are cap * tanh(scores / cap) (Gemma 2).
     """
-    (n, heads, head_dim), (c, kv_heads, _) = q.shape, k.shape
+    (S, n, heads, head_dim), (c, kv_heads) = q.shape, k.shape[1:3]
     group = heads // kv_heads
-    grouped = (q * scale).reshape(n, kv_heads, group, head_dim).transpose(1, 2, 0, 3)
-    scores = grouped.reshape(kv_heads, group * n, head_dim) @ k.transpose(1, 2, 0)
+    grouped = (q * scale).reshape(S, n, kv_heads, group, head_dim).transpose(0, 2, 3, 1, 4)
+    grouped = grouped.reshape(S, kv_heads, group * n, head_dim)
+    scores = grouped @ k.transpose(0, 2, 3, 1)  # [S, kv_heads, group * n, c]
     if softcap is not None:
         scores = np.tanh(scores / softcap) * softcap
-    if n > 1 or (window is not None and c > window):
-        scores.reshape(kv_heads, group, n, c)[...] += _mask(n, c, window, q.dtype)
+    if mask is not None:
+        scores.reshape(S, kv_heads, group, n, c)[...] += mask[:, None, None]
     scores -= scores.max(axis=-1, keepdims=True)
-    weights = np.exp(scores, out=scores)  # [kv_heads, group * n, c]
-    values = weights @ v.transpose(1, 0, 2)  # [kv_heads, group * n, head_dim]
+    weights = np.exp(scores, out=scores)
+    values = weights @ v.transpose(0, 2, 1, 3)  # [S, kv_heads, group * n, head_dim]
     values /= weights.sum(axis=-1, keepdims=True)
-    return values.reshape(heads, n, head_dim).transpose(1, 0, 2).reshape(n, heads * head_dim)
+    values = values.reshape(S, kv_heads, group, n, head_dim).transpose(0, 3, 1, 2, 4)
+    return values.reshape(S, n, heads * head_dim)
 
 
-def _mask(n: int, c: int, window: int | None, dtype: np.dtype) -> np.ndarray:
-    """[n, c]: 0 where query i, at position c - n + i, may look and -inf where it may not."""
-    age = np.arange(c - n, c)[:, None] - np.arange(c)  # negative: in the future
+def attention_mask(
+    query_positions: np.ndarray,  # [S, n]
+    key_positions: np.ndarray,  # [S, c]
+    window: int | None,
+    dtype: type[np.floating],
+) -> np.ndarray | None:
+    """[S, n, c]: 0 where a query may look and -inf where it may not; None if it may everywhere.
+
+    A query sees no later position and, with a window, only that many, its own included (Beltagy et
+    al. 2020).
+    """
+    age = query_positions[:, :, None] - key_positions[:, None, :]
     hidden = age < 0 if window is None else (age < 0) | (age >= window)
-    return np.where(hidden, -np.inf, 0).astype(dtype)
+    return np.where(hidden, -np.inf, 0).astype(dtype) if hidden.any() else None
 
 
 def silu(x: np.ndarray) -> np.ndarray:

@@ -1,12 +1,12 @@
 """The oracle: the supported models in numpy. Every kernel is compared with it.
 
 It computes in float32 (or float64) from dequantised weights. A matrix is dequantised when it is
-first used and then kept, [out, in] as in the file: one row is one output's weights, which is how
-BLAS reads memory in order. Matrices that share their input are stacked into one.
+first used and then kept. Matrices that share their input are stacked into one, [out, in].
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,32 +15,33 @@ from tinyrvllm.model import dequantize, layers
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.weights import Weights
 
-QUERY_TILE = 256  # queries at once in attention: bounds the scores to heads * 256 * context
 
+@dataclass(frozen=True)
+class Piece:
+    """Queries that attend together: n rows of each of S sequences, to c positions of the cache."""
 
-class SequenceCache(Protocol):
-    """What one sequence of the batch has in the cache."""
-
-    rows: slice  # its rows in this step's arrays
-    start: int  # the position of the first of them
-
-    def keys_values(self, layer: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of the positions first:end: [end - first, kv_heads, head_dim]."""
-
-    def conv_history(self, layer: int) -> np.ndarray:
-        """The last inputs of a convolution layer: [kernel - 1, hidden]; zero at the start."""
-
-    def set_conv_history(self, layer: int, history: np.ndarray) -> None: ...
+    rows: np.ndarray  # int [S, n] of this step's arrays
+    slots: np.ndarray | slice  # int [S, c] in the cache, or one sequence's if they are in a row
+    mask: np.ndarray | None  # [S, n, c] see layers.attention_mask
 
 
 class Cache(Protocol):
     """What the layers remember between steps; the runner decides where it lives."""
 
-    @property
-    def sequences(self) -> Sequence[SequenceCache]: ...
-
     def write(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         """Keep this step's keys and values: [T, kv_heads, head_dim]."""
+
+    def pieces(self, window: int | None) -> Sequence[Piece]:
+        """All rows of the step, in pieces, with what they see through a window of that size."""
+
+    def read(self, layer: int, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        """The keys and values that a piece sees: [S, c, kv_heads, head_dim] each."""
+
+    def conv_histories(self, layer: int) -> Iterator[tuple[slice, np.ndarray]]:
+        """Each sequence's rows, and its last inputs before them: [kernel - 1, hidden].
+
+        The caller overwrites these inputs with the last ones of its own.
+        """
 
 
 class Reference:
@@ -96,14 +97,13 @@ class Rope:
         self.config = config
         self.positions = positions
         self.dtype = dtype
-        self._tables: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+        self._tables: dict[tuple[float, float], tuple[np.ndarray, np.ndarray]] = {}
 
     def __call__(self, layer: int, x: np.ndarray) -> None:
         """Rotate x [T, heads, head_dim] in place."""
-        inv_freq = self.config.rope_inv_freq(layer)
-        key = inv_freq.tobytes()
+        key = self.config.rope_bases[layer], self.config.rope_linear_factors[layer]
         if key not in self._tables:
-            cos, sin = layers.rope_tables(self.positions, inv_freq)
+            cos, sin = layers.rope_tables(self.positions, self.config.rope_inv_freq(layer))
             self._tables[key] = cos.astype(self.dtype), sin.astype(self.dtype)
         layers.rotate(x, *self._tables[key], self.config.rope_interleaved)
 
@@ -158,22 +158,12 @@ class Attention:
         rope(self.index, qkv[:, : heads + kv_heads])
         cache.write(self.index, k, v)
         mixed = np.empty((len(x), heads * config.head_dim), x.dtype)
-        for sequence in cache.sequences:
-            self.attend(q, sequence, mixed)
-        return mixed @ self.get("attn_output.weight").T
-
-    def attend(self, q: np.ndarray, sequence: SequenceCache, out: np.ndarray) -> None:
-        """Attention of one sequence's rows to all it has in the cache, tile by tile."""
-        config, window = self.config, self.config.sliding_window[self.index]
-        for row in range(sequence.rows.start, sequence.rows.stop, QUERY_TILE):
-            rows = slice(row, min(row + QUERY_TILE, sequence.rows.stop))
-            first = sequence.start + row - sequence.rows.start  # position of the tile's first query
-            end = first + rows.stop - rows.start
-            oldest = 0 if window is None else max(0, first - window + 1)
-            k, v = sequence.keys_values(self.index, oldest, end)
-            out[rows] = layers.attention(
-                q[rows], k, v, config.attn_scale, window, config.attn_softcap
+        for piece in cache.pieces(config.sliding_window[self.index]):
+            keys, values = cache.read(self.index, piece)
+            mixed[piece.rows] = layers.attention(
+                q[piece.rows], keys, values, config.attn_scale, piece.mask, config.attn_softcap
             )
+        return mixed @ self.get("attn_output.weight").T
 
 
 class ShortConvolution:
@@ -189,8 +179,6 @@ class ShortConvolution:
         bx = b * x
         weight = self.get("shortconv.conv.weight")  # [hidden, kernel]
         mixed = np.empty_like(bx)
-        for sequence in cache.sequences:
-            history = sequence.conv_history(self.index)
-            mixed[sequence.rows], history = layers.short_conv(bx[sequence.rows], weight, history)
-            sequence.set_conv_history(self.index, history)
+        for rows, history in cache.conv_histories(self.index):
+            mixed[rows], history[...] = layers.short_conv(bx[rows], weight, history)
         return (c * mixed) @ self.get("shortconv.out_proj.weight").T
