@@ -88,10 +88,14 @@ def _refuse(mtl: ModuleType, device: object) -> None:
     library = device.library_from_source(SOURCE, "fake.metal")
     geometry = library.pipeline("geometry")
     assert geometry.max_threads == 64
-    with pytest.raises(mtl.MetalError, match="up to 64 threads in a threadgroup"):
+    with pytest.raises(mtl.MetalError, match="1 to 64 threads in a threadgroup"):
         _dispatch(device, geometry, (1, 1, 1), (65, 1, 1))
     with pytest.raises(mtl.MetalError, match="4096 bytes of constants, found 4097"):
         _dispatch(device, library.pipeline("fault"), (1, 1, 1), (1, 1, 1), constants=bytes(4097))
+    for lengths in ([100], [32000]):  # not a multiple of 16; too much with the kernel's own 1024
+        with pytest.raises(mtl.MetalError, match="multiples of 16 bytes of threadgroup memory"):
+            tile = library.pipeline("tile")
+            _dispatch(device, tile, (1, 1, 1), (1, 1, 1), threadgroup_memory=lengths)
     with pytest.raises(mtl.MetalError, match="'fault': thread .7, 0, 0. read past buffer.0."):
         _dispatch(device, library.pipeline("fault"), (1, 1, 1), (1, 1, 1))
     with pytest.raises(mtl.MetalError, match="bad.metal does not compile:\nprogram_source:1:1"):
@@ -111,6 +115,11 @@ def _refuse(mtl: ModuleType, device: object) -> None:
         small.numpy(np.float32, (5,))
     with pytest.raises(mtl.MetalError, match="'small' is closed"):
         small.numpy()
+    with device.commands() as commands, commands.encoder():
+        with pytest.raises(mtl.MetalError, match="is open in another encoder"):
+            mtl.Encoder(commands, False)
+        with pytest.raises(mtl.MetalError, match="is still open in an encoder"):
+            commands.commit()
     with pytest.raises(ZeroDivisionError), device.commands() as commands, commands.encoder():
         raise ZeroDivisionError  # the encoder is ended and nothing is committed
     assert not commands.committed
@@ -131,10 +140,18 @@ def _late(mtl: ModuleType, device: object) -> None:
                 _add(mtl, encoder, device, a, a, c)
             with pytest.raises(mtl.MetalError, match="commit it before you wait"):
                 commands.wait()
+            with pytest.raises(mtl.MetalError, match="Encoder .* is closed"):
+                encoder.barrier()
             commands.commit()
+            with pytest.raises(mtl.MetalError, match="is committed; it takes no encoder"):
+                mtl.Encoder(commands, False)
+            with pytest.raises(mtl.MetalError, match="is committed already"):
+                commands.commit()
         for commands in (first, second):
             with pytest.raises(mtl.MetalError, match="'c' is in use"):
                 c.numpy()
+            with pytest.raises(mtl.MetalError, match="before you look at it or close it"):
+                c.close()
             commands.wait()
             commands.wait()  # once more does nothing
         assert (c.numpy(np.float32) == 2).all()

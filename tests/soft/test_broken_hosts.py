@@ -464,16 +464,28 @@ def test_a_machine_may_allow_fewer_threads() -> None:
 # ---- the bridge with one line changed: each must fail `tests/mtl/scenario.py`
 
 MUTANTS = {
-    "encoder never ended": ("command.py", "        self.send.end(self.handle)\n", ""),
-    "encoder not ended after an error": (
-        "command.py",
-        "            try:\n                yield encoder\n            finally:\n",
-        "            if True:\n                yield encoder\n",
+    "encoder never ended": ("command.py", "            self.send.end(self.handle)\n", ""),
+    "encoder not released": ("command.py", "        super().close()\n", ""),
+    "two encoders allowed": (
+        "command.py", "if commands.committed or commands.encoding:", "if commands.committed:",
+    ),
+    "encoding allowed after commit": (
+        "command.py", "if commands.committed or commands.encoding:", "if commands.encoding:",
+    ),
+    "commit allowed while encoding": (
+        "command.py", "if self.committed or self.encoding:", "if self.committed:",
+    ),
+    "commit allowed twice": (
+        "command.py", "if self.committed or self.encoding:", "if self.encoding:",
+    ),
+    "buffers may be closed in flight": (
+        "buffer.py", "        self._must_be_idle()\n        self._memory = None",
+        "        self._memory = None",
     ),
     "encoder not retained": (
         "command.py",
-        "objc.send.retain(send.new_encoder(commands.handle, kind))",
-        "send.new_encoder(commands.handle, kind)",
+        "objc.send.retain(self.send.new_encoder(commands.handle, kind))",
+        "self.send.new_encoder(commands.handle, kind)",
     ),
     "command buffer not retained": (
         "command.py",
@@ -487,8 +499,8 @@ MUTANTS = {
     ),
     "no pool for command buffers": ("command.py", "with objc.pool():", "if True:"),
     "no pool while encoding": (
-        "command.py", "        with self.objc.pool():\n            encoder =",
-        "        if True:\n            encoder =",
+        "command.py", "with self.objc.pool(), Encoder(self, concurrent) as encoder:",
+        "with Encoder(self, concurrent) as encoder:",
     ),
     "no wait": ("command.py", "                send.wait(handle)\n", ""),
     "no commit": (
@@ -503,7 +515,7 @@ MUTANTS = {
         "                status = send.status(handle)\n                send.wait(handle)",
     ),
     "committed although the block failed": (
-        "command.py", "            if error is None:\n", "            if True:\n",
+        "command.py", "if error[0] is None and not self.committed:", "if not self.committed:",
     ),
     "reads allowed in flight": ("command.py", "buffer.in_flight += 1", "buffer.in_flight += 0"),
     "buffer in flight for ever": ("command.py", "buffer.in_flight -= 1", "buffer.in_flight -= 0"),
@@ -520,10 +532,14 @@ MUTANTS = {
         "send.set_buffer(handle, buffer.handle, 0, slot)",
     ),
     "threads not compared": (
-        "command.py", "if threads[0] * threads[1] * threads[2] > pipeline.max_threads:",
+        "library.py", "if not 0 < threads[0] * threads[1] * threads[2] <= self.max_threads:",
         "if False:",
     ),
-    "constants not limited": ("command.py", "if len(memory) > MAX_CONSTANTS:", "if False:"),
+    "threadgroup memory not limited": ("library.py", "total > self._memory_limit", "False"),
+    "threadgroup memory not in sixteens": (
+        "library.py", "any(nbytes % 16 for nbytes in threadgroup_memory)", "False",
+    ),
+    "constants not limited": ("command.py", "if not 0 < len(memory) <= MAX_CONSTANTS:", "if False:"),
     "constants at the wrong slot": (
         "command.py", "slot = len(buffers) if", "slot = len(buffers) + 1 if",
     ),

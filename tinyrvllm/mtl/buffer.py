@@ -80,11 +80,7 @@ class Buffer:
         Without a shape: one dimension, as long as the buffer allows. Raises MetalError between
         commit and wait, when the GPU may be writing what you would read.
         """
-        if self.in_flight:
-            raise MetalError(
-                f"buffer {self.label!r} is in use by {self.in_flight} committed command "
-                "buffer(s); wait for them before you look at it"
-            )
+        self._must_be_idle()
         if self._memory is None:
             raise MetalError(f"buffer {self.label!r} is closed and cannot be used")
         dtype = np.dtype(dtype)
@@ -97,8 +93,19 @@ class Buffer:
         memory = np.asarray(self._memory)[offset : offset + count * dtype.itemsize]
         return memory.view(dtype).reshape(shape if shape is not None else (count,))
 
+    def _must_be_idle(self) -> None:
+        if self.in_flight:
+            raise MetalError(
+                f"buffer {self.label!r} is in use by {self.in_flight} committed command "
+                "buffer(s); wait for them before you look at it or close it"
+            )
+
     def close(self) -> None:
-        """Gives the memory back: at once, or with the last numpy view of it."""
+        """Gives the memory back: at once, or with the last numpy view of it.
+
+        Raises MetalError between commit and wait: the GPU may be using it.
+        """
+        self._must_be_idle()
         self._memory = None
 
     def __enter__(self) -> Self:

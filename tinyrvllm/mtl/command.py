@@ -7,7 +7,6 @@ when it is done, and only then may the CPU look at what it wrote.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from .api import (
@@ -20,7 +19,7 @@ from .api import (
     ffi,
 )
 from .buffer import Buffer
-from .library import Pipeline
+from .library import Pipeline, Size
 from .objc import Owned
 
 if TYPE_CHECKING:
@@ -48,10 +47,8 @@ MESSAGES = declare(
 )
 MAX_CONSTANTS = 4096  # bytes that setBytes takes; more belongs in a buffer
 
-Size = tuple[int, int, int]
 
-
-class Encoder:
+class Encoder(Owned):
     """Records dispatches into a command buffer. Made by `Commands.encoder`.
 
     In a serial encoder each dispatch sees what the ones before it wrote. In a concurrent one they
@@ -59,14 +56,18 @@ class Encoder:
     """
 
     def __init__(self, commands: "Commands", concurrent: bool) -> None:
-        """Starts encoding; call `end` in every case (Metal aborts the process otherwise)."""
-        objc = commands.objc
-        self.commands = commands
-        self.send = send = commands.send
+        """Starts encoding, which `close` must end (Metal aborts the process otherwise)."""
+        if commands.committed or commands.encoding:
+            state = "committed" if commands.committed else "open in another encoder"
+            raise MetalError(f"command buffer {commands.label!r} is {state}; it takes no encoder")
+        objc, self.send = commands.objc, commands.send
         kind = MTLDispatchTypeConcurrent if concurrent else MTLDispatchTypeSerial
-        self._owned = Owned(objc, objc.send.retain(send.new_encoder(commands.handle, kind)))
-        self.handle = self._owned.handle
+        handle = objc.send.retain(self.send.new_encoder(commands.handle, kind))
+        super().__init__(objc, handle)
+        self.label = commands.label
+        self.commands = commands
         self.concurrent = concurrent
+        commands.encoding = True
 
     def dispatch(
         self,
@@ -86,14 +87,9 @@ class Encoder:
         a slot unbound. constants: up to 4096 bytes, copied, bound at the slot after the buffers
         or at constants_index. threadgroup_memory: bytes of each [[threadgroup(i)]] argument,
         multiples of 16. work: what the profile should count it as.
-        Raises MetalError for threads over the pipeline's limit: Metal drops such a dispatch
-        without a word.
+        Raises MetalError for more than the pipeline can take (`Pipeline.check`).
         """
-        if threads[0] * threads[1] * threads[2] > pipeline.max_threads:
-            raise MetalError(
-                f"kernel {pipeline.name!r}: expected up to {pipeline.max_threads} threads in a "
-                f"threadgroup, found {threads}; dispatch more, smaller threadgroups"
-            )
+        pipeline.check(threads, threadgroup_memory)
         send, handle = self.send, self.handle
         send.set_pipeline(handle, pipeline.handle)
         for slot, bound in enumerate(buffers):
@@ -104,10 +100,10 @@ class Encoder:
             self.commands.buffers.add(buffer)
         if constants is not None:
             memory = ffi.from_buffer(constants)
-            if len(memory) > MAX_CONSTANTS:
+            if not 0 < len(memory) <= MAX_CONSTANTS:
                 raise MetalError(
-                    f"kernel {pipeline.name!r}: expected up to {MAX_CONSTANTS} bytes of "
-                    f"constants, found {len(memory)}; put them in a buffer"
+                    f"kernel {pipeline.name!r}: expected 1 to {MAX_CONSTANTS} bytes of "
+                    f"constants, found {len(memory)}; put more in a buffer"
                 )
             slot = len(buffers) if constants_index is None else constants_index
             send.set_bytes(handle, memory, len(memory), slot)
@@ -124,10 +120,12 @@ class Encoder:
         else:
             self.send.barrier(self.handle, MTLBarrierScopeBuffers)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Ends encoding; the encoder takes nothing more."""
-        self.send.end(self.handle)
-        self._owned.close()
+        if self._handle is not None:
+            self.send.end(self.handle)
+            self.commands.encoding = False
+        super().close()
 
 
 class Commands(Owned):
@@ -144,7 +142,7 @@ class Commands(Owned):
         self.send = device.messages
         self.buffers: set[Buffer] = set()  # that its dispatches use
         self.dispatches = 0
-        self.committed = False
+        self.committed = self.encoding = False
         self.gpu_seconds = 0.0
         self._created = time.perf_counter()
         with objc.pool():  # the command buffer is autoreleased: retain it before the pool ends
@@ -161,15 +159,14 @@ class Commands(Owned):
 
     @contextmanager
     def _encoder(self, concurrent: bool) -> Iterator[Encoder]:
-        with self.objc.pool():
-            encoder = Encoder(self, concurrent)
-            try:
-                yield encoder
-            finally:
-                encoder.end()
+        with self.objc.pool(), Encoder(self, concurrent) as encoder:
+            yield encoder
 
     def commit(self) -> None:
         """Hands the work to the GPU. Its buffers may not be looked at until `wait`."""
+        if self.committed or self.encoding:
+            state = "committed already" if self.committed else "still open in an encoder"
+            raise MetalError(f"command buffer {self.label!r} is {state}; it cannot be committed")
         self._encode_seconds = time.perf_counter() - self._created
         with self.objc.pool():
             self.send.commit(self.handle)
@@ -204,18 +201,11 @@ class Commands(Owned):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
-            if error is None:
-                if not self.committed:
-                    self.commit()
+            if error[0] is None and not self.committed:
+                self.commit()
+            if self.committed:  # after an error too: what the GPU uses must outlive its work
                 self.wait()
-            elif self.committed:
-                self.wait()  # the GPU must be done before anything it uses is freed
         finally:
             self.close()

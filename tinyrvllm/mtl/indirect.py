@@ -17,11 +17,11 @@ from .api import (
     ffi,
 )
 from .buffer import Buffer
-from .library import Pipeline
+from .library import Pipeline, Size
 from .objc import Owned
 
 if TYPE_CHECKING:
-    from .command import Encoder, Size
+    from .command import Encoder
     from .device import Device
 
 MESSAGES = declare(
@@ -51,7 +51,7 @@ MESSAGES = declare(
     add_to_queue="MTLCommandQueue addResidencySet:",
     remove_from_queue="MTLCommandQueue removeResidencySet:",
 )
-NOTHING: "Size" = (0, 0, 0)
+NOTHING: Size = (0, 0, 0)
 
 
 class IndirectCommands(Owned):
@@ -85,8 +85,8 @@ class IndirectCommands(Owned):
     def record(
         self,
         pipeline: Pipeline,
-        groups: "Size",
-        threads: "Size",
+        groups: Size,
+        threads: Size,
         buffers: Sequence[Buffer | tuple[Buffer, int] | None],
         threadgroup_memory: int = 0,
         barrier: bool = True,
@@ -99,6 +99,7 @@ class IndirectCommands(Owned):
             raise MetalError(
                 f"{self.label!r}: expected up to {self.capacity} dispatches, found more"
             )
+        pipeline.check(threads, [threadgroup_memory] if threadgroup_memory else ())
         send = self.send
         with self.objc.pool():
             command = send.command(self.handle, self.count)

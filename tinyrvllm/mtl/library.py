@@ -5,7 +5,7 @@ them in place, with #line so that a diagnostic names the file and line that its 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,7 @@ PRELUDE = """\
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.MULTILINE)
 
+Size = tuple[int, int, int]
 Constant = bool | int | float | np.generic
 _NUMPY_TYPES = {  # numpy scalar type -> MSL scalar type
     "bool": "bool", "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort",
@@ -110,9 +111,27 @@ class Pipeline(Owned):
         super().__init__(device.objc, handle)
         send = device.objc.messages(MESSAGES)
         self.name = self.label = name
+        self._memory_limit = device.limits.max_threadgroup_memory
         self.max_threads: int = send.max_threads(handle)  # per threadgroup, of this kernel
         self.simd_width: int = send.simd_width(handle)
         self.static_threadgroup_memory: int = send.threadgroup_memory(handle)  # bytes
+
+    def check(self, threads: Size, threadgroup_memory: Sequence[int] = ()) -> None:
+        """Raises MetalError for a launch that Metal would drop without a word, or abort on."""
+        if not 0 < threads[0] * threads[1] * threads[2] <= self.max_threads:
+            raise MetalError(
+                f"kernel {self.name!r}: expected 1 to {self.max_threads} threads in a "
+                f"threadgroup, found {threads}; dispatch more, smaller threadgroups"
+            )
+        if not threadgroup_memory:
+            return
+        total = self.static_threadgroup_memory + sum(threadgroup_memory)
+        if total > self._memory_limit or any(nbytes % 16 for nbytes in threadgroup_memory):
+            raise MetalError(
+                f"kernel {self.name!r}: expected multiples of 16 bytes of threadgroup memory, up "
+                f"to {self._memory_limit} with the kernel's own {self.static_threadgroup_memory}; "
+                f"found {list(threadgroup_memory)}"
+            )
 
 
 class Library(Owned):

@@ -6,7 +6,7 @@ double of `tinyrvllm.soft`; no other line of this program knows which one answer
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Protocol, Self
 
 from .api import MetalError, Method, declare, ffi
@@ -149,12 +149,7 @@ class Owned:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __del__(self) -> None:

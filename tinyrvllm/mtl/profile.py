@@ -56,12 +56,8 @@ class Profile:
                 row.seconds += alone.gpu_seconds
                 self.commands.dispatches += 1
 
-        with device.objc.pool():
-            encoder = Profiling(commands, concurrent)
-            try:
-                yield encoder
-            finally:
-                encoder.end()
+        with device.objc.pool(), Profiling(commands, concurrent) as encoder:
+            yield encoder
 
     def print(self) -> None:
         """The table, most expensive first, on stderr."""

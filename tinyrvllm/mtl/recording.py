@@ -9,12 +9,12 @@ for each barrier.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .api import MetalError, MTLBarrierScopeBuffers, declare, ffi
+from .api import MTLBarrierScopeBuffers, declare, ffi
 from .buffer import Buffer
-from .library import Pipeline
+from .library import Pipeline, Size
 
 if TYPE_CHECKING:
-    from .command import Encoder, Size
+    from .command import Encoder
     from .device import Device
 
 MESSAGES = declare(
@@ -39,8 +39,8 @@ class Recording:
     def record(
         self,
         pipeline: Pipeline,
-        groups: "Size",
-        threads: "Size",
+        groups: Size,
+        threads: Size,
         buffers: Sequence[tuple[Buffer, int]],
         barrier: bool = True,
     ) -> None:
@@ -49,11 +49,7 @@ class Recording:
         barrier: it waits for the dispatches before it. Raises MetalError for threads over the
         pipeline's limit.
         """
-        if threads[0] * threads[1] * threads[2] > pipeline.max_threads:
-            raise MetalError(
-                f"kernel {pipeline.name!r}: expected up to {pipeline.max_threads} threads in a "
-                f"threadgroup, found {threads}; dispatch more, smaller threadgroups"
-            )
+        pipeline.check(threads)
         send, sends = self.send, self._sends
         if barrier:
             sends.append((send.barrier, (MTLBarrierScopeBuffers,)))
