@@ -101,7 +101,7 @@ def _header(flags: tuple[str, ...]) -> Path:
                 path = cache.put(name, output.read_bytes())
         return path
 
-    return _HEADERS.get(flags, make)
+    return _HEADERS.get((compiler.find(), flags), make)
 
 
 def _including(header: Path) -> Sequence[str]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyrvllm.soft.cpu import linker
 from tinyrvllm.soft.msl import MSLError
 
 HERE = Path(__file__).parent
@@ -34,7 +35,7 @@ FLAGS = (
     *LANGUAGE,
     *"""-O2 -fPIC -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math -ffp-contract=off
     -fno-lax-vector-conversions -fno-sanitize=undefined -fvisibility=hidden -fno-stack-protector
-    -fno-strict-aliasing -fno-threadsafe-statics -Xclang -ffloat16-excess-precision=none
+    -fno-strict-aliasing -fno-threadsafe-statics -fsigned-char -Xclang -ffloat16-excess-precision=none
     -Wall -Wno-unused -Wno-unknown-pragmas -Wno-unknown-attributes -Wno-vla-cxx-extension
     -Wno-undefined-internal -Wno-undefined-inline""".split(),
     f"-Wframe-larger-than={FRAME_BYTES}",
@@ -42,25 +43,34 @@ FLAGS = (
 CHECK_FLAGS = ("-DMSL_CHECK",)
 
 
+# Cygwin's ABI is that of Windows with a long of 64 bits, which Metal has too.
+WINDOWS_TARGET = "x86_64-pc-windows-cygnus"
+SYSTEMS = {"win32": "windows", "darwin": "macos"}
+
+
 @dataclass(frozen=True, slots=True)
 class Compiler:
     clang: tuple[str, ...]  # the command
-    linker: tuple[str, ...]
     version: str
+    zig: str | None  # the program that has linkers; None: a system's clang
     target: str | None = None  # None: this machine
+    system: str = SYSTEMS.get(sys.platform, "linux")
 
     @property
     def machine_flags(self) -> tuple[str, ...]:
         """Flags that hang on the processor and the system."""
-        if self.target is not None:
-            flags = ["-target", self.target]
-        else:
-            flags = ["-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"]
-        system = self.target or sys.platform
-        if "x86_64" in (self.target or platform.machine().lower().replace("amd64", "x86_64")):
-            flags.append("-mno-red-zone")
-        if "win" in system and "darwin" not in system:  # long has 32 bits there
-            flags += ["-Dlong=long long", "-mno-stack-arg-probe"]
+        processor = self.target or platform.machine().lower()
+        flags = []
+        if self.target or self.system == "windows":
+            flags += ["-target", self.target or WINDOWS_TARGET]
+        if self.target is None:
+            flags.append("-mcpu=native" if processor in ("arm64", "aarch64") else "-march=native")
+        elif processor.startswith("x86_64"):
+            flags.append("-march=x86-64-v3")  # AVX2 and conversions of half
+        if processor.startswith(("x86_64", "amd64")):
+            flags.append("-mno-red-zone")  # fiber.h pushes onto the stack
+        if self.system == "windows":
+            flags += ["-D_WIN32", "-mno-stack-arg-probe"]  # a fiber's stack needs no probing
         return tuple(flags)
 
     def run(self, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -112,10 +122,7 @@ class Compiler:
 
     def link(self, objects: Sequence[Path], output: Path) -> None:
         """Makes a library that this process can load."""
-        command = [*self.linker, *map(str, objects), "-o", str(output)]
-        result = subprocess.run(command, capture_output=True, text=True)
-        if result.returncode:
-            raise MSLError(f"linking failed: {' '.join(command)}\n{result.stderr}")
+        linker.link(self.zig, self.clang[0], self.system, objects, output)
 
 
 @functools.cache
@@ -129,7 +136,7 @@ def find() -> Compiler:
 
         zig = str(Path(ziglang.__file__).parent / ("zig.exe" if sys.platform == "win32" else "zig"))
         version = "ziglang " + importlib.metadata.version("ziglang")
-        return Compiler((zig, "clang"), (zig, "ld.lld", "-shared"), version)
+        return Compiler((zig, "clang"), version, zig)
     names = ("clang", *(f"clang-{n}" for n in range(30, 18, -1)))
     for path in filter(None, map(shutil.which, names)):
         if _major(path) >= 19:
@@ -143,9 +150,7 @@ def _system(clang: str) -> Compiler:
     major = _major(clang)
     if major < 19:
         raise MSLError(f"{clang} is clang {major}; {_MISSING}")
-    undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
-    linker = (clang, "-shared", "-nostdlib", *(f"-Wl,{f}" for f in undefined))
-    return Compiler((clang,), linker, f"{clang} {major}")
+    return Compiler((clang,), f"{clang} {major}", None)
 
 
 def _major(clang: str) -> int:
@@ -154,13 +159,17 @@ def _major(clang: str) -> int:
     return int(match[1]) if match else 0
 
 
-@functools.cache
 def identity() -> str:
     """Everything outside a source file that its machine code hangs on, for the cache."""
+    return _identity(find())
+
+
+@functools.cache
+def _identity(compiler: Compiler) -> str:
     headers = sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp"), *INCLUDE.rglob("*")])
     front_end = sorted((HERE.parent / "msl").glob("*.py")) + sorted(HERE.glob("*.py"))
     texts = [p.read_text() for p in [*headers, *front_end] if p.is_file()]
-    return repr((find().version, find().machine_flags, _processor(), texts))
+    return repr((compiler, _processor(), texts))
 
 
 def _processor() -> str:

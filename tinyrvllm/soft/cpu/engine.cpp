@@ -44,7 +44,7 @@ struct Pool {
   alignas(64) uint sleeping, quit;
   alignas(64) char mutex[128], condition[128];  // pthread's are 40..64 bytes
 };
-constexpr ulong OPEN = 1, ONE_INSIDE = 2, INSIDE = 0xffff * ONE_INSIDE, ONE_LIST = 1ul << 32;
+constexpr ulong OPEN = 1, ONE_INSIDE = 2, INSIDE = 0xffff * ONE_INSIDE, ONE_LIST = (ulong)1 << 32;
 
 MSL_INLINE void pause() {
 #if defined(__x86_64__)

@@ -32,7 +32,7 @@ template <class F, int K, class T> consteval uint place() {
 }  // namespace msl
 #ifdef MSL_AS
 #define MSL_KERNEL_RESULT void
-#define MSL_THREADGROUP(name, T, K) auto &name = *(threadgroup T *)(uptr)64
+#define MSL_THREADGROUP(name, T, K) auto &name = *(T *)(uptr)64
 #define MSL_STATIC_BYTES(kernel, count)
 #else
 #define MSL_KERNEL_RESULT decltype(auto)
@@ -137,7 +137,7 @@ template <auto f, class... K> MSL_INLINE void loop_entry(const Dispatch *d, Aren
   MSL_EXPORT uint msl_static_bytes() { return msl::end_of<msl::Total<kernel>, 0>(); }
 
 // float -> bfloat, which the compiler may call and no library of the process has.
-extern "C" __attribute__((weak, visibility("hidden"))) __bf16 __truncsfbf2(float f) {
+extern "C" inline __attribute__((used, visibility("hidden"))) __bf16 __truncsfbf2(float f) {
   uint u = __builtin_bit_cast(uint, f);
   u = (u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
   return __builtin_bit_cast(__bf16, (ushort)u);
