@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from .launch import library, launch, u32
+from .launch import launch, library, u32
 
 f16, f32 = np.float16, np.float32
 LANES = np.arange(32)

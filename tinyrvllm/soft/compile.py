@@ -91,8 +91,10 @@ def _table(kernel: SoftKernel) -> str:
     info = kernel.info
     lines = [
         f"{info.name}  ({info.file}:{info.line})",
-        f"    at most {kernel.max_total_threads} threads in a threadgroup, "
-        f"{kernel.static_threadgroup_bytes} bytes of static threadgroup memory",
+        (
+            f"    at most {kernel.max_total_threads} threads in a threadgroup, "
+            f"{kernel.static_threadgroup_bytes} bytes of static threadgroup memory"
+        ),
     ]
     for p in info.params:
         slot = p.kind if p.index is None else f"{p.kind}({p.index})"

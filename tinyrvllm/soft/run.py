@@ -133,10 +133,11 @@ def buffer(text: str) -> tuple[str, Array]:
         if np.issubdtype(TYPES[dtype], np.floating):
             return name, random.standard_normal(n).astype(TYPES[dtype])
         return name, random.integers(0, 100, n).astype(TYPES[dtype])
-    makers = {"zeros": np.zeros, "ones": np.ones, "arange": np.arange}
-    if fill not in makers:
-        raise ValueError(f"--buffer {text}: FILL is one of {', '.join(makers)} and random")
-    return name, makers[fill](n, dtype=TYPES[dtype])
+    if fill == "arange":
+        return name, np.arange(n).astype(TYPES[dtype])
+    if fill not in ("zeros", "ones"):
+        raise ValueError(f"--buffer {text}: FILL is one of zeros, ones, arange and random")
+    return name, np.full(n, fill == "ones", TYPES[dtype])
 
 
 def _kernel_info(library: SoftLibrary, name: str) -> KernelInfo:

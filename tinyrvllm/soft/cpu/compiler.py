@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,11 +34,11 @@ LANGUAGE = ("-x", "c++", "-std=c++20")
 # No fast maths and no contraction: a*b+c rounds twice, and half rounds after each operation.
 FLAGS = (
     *LANGUAGE,
-    *"""-O2 -fPIC -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math -ffp-contract=off
+    *shlex.split("""-O2 -fPIC -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math -ffp-contract=off
     -fno-lax-vector-conversions -fno-sanitize=undefined -fvisibility=hidden -fno-stack-protector
     -fno-strict-aliasing -fno-threadsafe-statics -fsigned-char -Xclang -ffloat16-excess-precision=none
     -Wall -Wno-unused -Wno-unknown-pragmas -Wno-unknown-attributes -Wno-vla-cxx-extension
-    -Wno-undefined-internal -Wno-undefined-inline""".split(),
+    -Wno-undefined-internal -Wno-undefined-inline"""),
     f"-Wframe-larger-than={FRAME_BYTES}",
 )
 CHECK_FLAGS = ("-DMSL_CHECK",)
@@ -74,7 +75,7 @@ class Compiler:
         return tuple(flags)
 
     def run(self, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([*self.clang, *arguments], capture_output=True, text=True)
+        return subprocess.run([*self.clang, *arguments], capture_output=True, text=True, check=False)
 
     def preprocess(self, path: Path, include: Sequence[Path], defines: Sequence[str]) -> str:
         """The preprocessed text of a user's file. Raises MSLError."""
@@ -154,7 +155,7 @@ def _system(clang: str) -> Compiler:
 
 
 def _major(clang: str) -> int:
-    text = subprocess.run([clang, "--version"], capture_output=True, text=True).stdout
+    text = subprocess.run([clang, "--version"], capture_output=True, text=True, check=False).stdout
     match = re.search(r"clang version (\d+)", text)
     return int(match[1]) if match else 0
 

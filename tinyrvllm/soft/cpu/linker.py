@@ -54,6 +54,6 @@ def windows_imports(
 
 
 def _run(arguments: Sequence[str]) -> None:
-    result = subprocess.run(arguments, capture_output=True, text=True)
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if result.returncode:
         raise RuntimeError(f"linking failed: {' '.join(arguments)}\n{result.stderr}")

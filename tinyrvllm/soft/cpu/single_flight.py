@@ -21,7 +21,7 @@ class SingleFlight(Generic[T]):
         if mine:
             try:
                 future.set_result(make())
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001  (whoever waits gets it)
                 with self._lock:
                     del self._made[key]
                 future.set_exception(error)

@@ -10,10 +10,10 @@ def restore(tokens: Tokens) -> None:
     for i in range(len(tokens)):
         if tokens[i] in ("struct", "class") and tokens.kind(i + 1) == "name":
             brace = tokens.find(i + 1, "{;:(")
-            if tokens[brace] == "{" and (constructors := _constructors(tokens, i + 1, brace)):
-                if all(tokens.text(end - 3, end) == "=default;" for _, end in constructors):
-                    for start, end in constructors:
-                        tokens.blank(start, end)
+            found = _constructors(tokens, i + 1, brace) if tokens[brace] == "{" else []
+            if all(tokens.text(end - 3, end) == "=default;" for _, end in found):
+                for start, end in found:
+                    tokens.blank(start, end)
 
 
 def _constructors(tokens: Tokens, name: int, brace: int) -> list[tuple[int, int]]:

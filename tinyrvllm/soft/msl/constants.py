@@ -1,5 +1,6 @@
 """Function constants: `constant bool flag [[function_constant(3)]];`."""
 
+import re
 from dataclasses import dataclass
 
 from tinyrvllm.soft.msl import attributes
@@ -8,8 +9,11 @@ from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
 TYPES = frozenset(
-    """bool char uchar short ushort int uint long ulong half float
-    int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t size_t""".split()
+    re.findall(
+        r"\w+",
+        """bool char uchar short ushort int uint long ulong half float int8_t uint8_t int16_t uint16_t
+        int32_t uint32_t int64_t uint64_t size_t""",
+    )
 )
 
 

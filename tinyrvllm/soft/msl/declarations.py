@@ -66,9 +66,8 @@ def _declaration(tokens: Tokens, start: int, scope: str) -> Declaration:
         return Declaration("instantiation", "", scope, start, end)
     while i < len(tokens) and tokens[i] != ";":
         x = tokens[i]
-        if x in ("[[", "["):
-            i = tokens.after(i)
-        elif x == "<" and not assigned and tokens.opens_template(i):
+        template_arguments = x == "<" and not assigned and tokens.opens_template(i)
+        if template_arguments or x in ("[[", "["):
             i = tokens.after(i)
         elif x == "(":
             after = tokens.after(i)
@@ -124,8 +123,8 @@ def _declared_name(tokens: Tokens, start: int, end: int, parameters: tuple[int, 
         if tokens[i] in _TYPE_KEYWORDS and tokens[start] != "typedef":
             if tokens[i] in ("class", "struct") and tokens[i - 1] in ("<", ",", "enum"):
                 continue  # a template parameter, or enum class
-            names = (j for j in range(i + 1, end) if tokens.kind(j) == "name")
-            return tokens[next((j for j in names if tokens[j] not in _TYPE_KEYWORDS), end)]
+            after = (j for j in range(i + 1, end) if tokens.kind(j) == "name")
+            return tokens[next((j for j in after if tokens[j] not in _TYPE_KEYWORDS), end)]
     stop = start
     while stop < end and tokens[stop] not in ("=", "[", "[[", ";"):
         stop += 1

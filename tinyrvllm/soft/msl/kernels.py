@@ -12,12 +12,16 @@ from tinyrvllm.soft.msl.tokens import Tokens
 
 BUFFER_SLOTS = 31  # Apple's limit
 BUILTINS = frozenset(
-    """thread_position_in_grid threadgroup_position_in_grid thread_position_in_threadgroup
-    threads_per_threadgroup dispatch_threads_per_threadgroup threads_per_grid
-    threadgroups_per_grid thread_index_in_threadgroup simdgroup_index_in_threadgroup
-    thread_index_in_simdgroup threads_per_simdgroup thread_execution_width
-    simdgroups_per_threadgroup dispatch_simdgroups_per_threadgroup quadgroup_index_in_threadgroup
-    thread_index_in_quadgroup quadgroups_per_threadgroup grid_origin grid_size""".split()
+    re.findall(
+        r"\w+",
+        """thread_position_in_grid threadgroup_position_in_grid thread_position_in_threadgroup
+        threads_per_threadgroup dispatch_threads_per_threadgroup threads_per_grid
+        threadgroups_per_grid thread_index_in_threadgroup simdgroup_index_in_threadgroup
+        thread_index_in_simdgroup threads_per_simdgroup thread_execution_width
+        simdgroups_per_threadgroup dispatch_simdgroups_per_threadgroup
+        quadgroup_index_in_threadgroup thread_index_in_quadgroup quadgroups_per_threadgroup
+        grid_origin grid_size""",
+    )
 )
 # The return type of a kernel. The compiler must look into the body at once, which tells the size of
 # its threadgroup memory (entry.h) even where the kernel is a template.

@@ -7,7 +7,10 @@ from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
 _NOT_METAL = frozenset(
-    "double new delete virtual dynamic_cast typeid throw try catch goto thread_local".split()
+    re.findall(
+        r"\w+",
+        """double new delete virtual dynamic_cast typeid throw try catch goto thread_local""",
+    )
 )
 _NOT_HERE = {
     "textures": r"texture(?:1d|2d|3d|cube|_buffer)\w*|depth(?:2d|cube)\w*",
