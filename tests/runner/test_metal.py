@@ -22,8 +22,10 @@ from tinyrvllm.runner.step import MAX_ROWS
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.gguf"))
-TOLERANCE = 2e-2  # half-precision K and V; logits have a standard deviation of 1.8
-F32_TOLERANCE = 2e-4  # with a float32 cache: order of summation only
+# Logits have a standard deviation of 1.8.
+TOLERANCE = 2e-2  # half-precision cache, and weight tiles of ksplit and gemm
+F32_TOLERANCE = 2e-4  # float32 cache and matvec: the order of summation only
+PINNED = Options(batch_invariant=True)
 
 
 @cache
@@ -33,37 +35,36 @@ def load(name: str) -> tuple[Model, list[list[int]], np.ndarray]:
     return Model(FIXTURES / f"{name}.gguf"), expected["ids"].tolist(), expected["logits"]
 
 
-def test_every_architecture_prefilled_in_chunks_and_decoded(device: mtl.Device) -> None:
-    for name in NAMES:
-        model, ids, logits = load(name)
-        runner = MetalRunner(model, device, num_blocks=16, block_size=4, kv_f32=True)
-        sequence = Sequence(ids[0], [3, 1, 15, 0, 7, 2, 4, 9, 12, 5])
-        first = 0
-        for n in (17, 1, 6, 3, 1, 12):
-            found = runner.run(batch_of([(sequence, n)], 4))
-            expected = logits[0][first : first + n]
-            np.testing.assert_allclose(found, expected, atol=F32_TOLERANCE, err_msg=name)
-            first += n
+@pytest.mark.parametrize("name", NAMES)
+def test_every_architecture_in_chunks(device: mtl.Device, name: str) -> None:
+    model, ids, logits = load(name)
+    runner = MetalRunner(model, device, 16, block_size=4, kv_f32=True, options=PINNED)
+    sequence = Sequence(ids[0], [3, 1, 15, 0, 7, 2, 4, 9, 12, 5])
+    for n in (20, 1, 1, 18):
+        first = sequence.done
+        found = runner.run(batch_of([(sequence, n)], 4))
+        np.testing.assert_allclose(found, logits[0][first : first + n], atol=F32_TOLERANCE)
 
 
-def test_a_half_precision_cache_is_close(device: mtl.Device) -> None:
+def test_half_precision_is_close(device: mtl.Device) -> None:
     model, ids, logits = load("llama")
     runner = MetalRunner(model, device, num_blocks=10, block_size=4)
-    found = runner.run(batch_of([(Sequence(ids[0], list(range(10))), 40)], 4))
-    np.testing.assert_allclose(found, logits[0], atol=TOLERANCE)
-    assert np.abs(found - logits[0]).max() > 1e-6
+    sequence = Sequence(ids[0], list(range(10)))
+    for n in (30, 6, 1, 3):
+        first = sequence.done
+        found = runner.run(batch_of([(sequence, n)], 4))
+        np.testing.assert_allclose(found, logits[0][first : first + n], atol=TOLERANCE)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_schedule(device: mtl.Device, data: st.DataObject) -> None:
     """Two sequences advance by any number of tokens and lie in any blocks, side by side."""
-    name = data.draw(st.sampled_from(["llama", "gemma3", "qwen2"]))
-    model, ids, logits = load(name)
-    fuse = data.draw(st.booleans())
+    model, ids, logits = load("llama")
+    pinned, indirect = data.draw(st.booleans()), data.draw(st.booleans())
     runner = MetalRunner(
-        model, device, 24, block_size=4, kv_f32=True, indirect=data.draw(st.booleans()),
-        options=Options(fuse=fuse, batch_invariant=data.draw(st.booleans())),
+        model, device, 24, block_size=4, kv_f32=True, indirect=indirect,
+        options=Options(batch_invariant=pinned),
     )  # fmt: skip
     blocks = data.draw(st.permutations(range(24)))
     sequences = [Sequence(ids[0], blocks[:10]), Sequence(ids[1], blocks[10:20])]
@@ -77,14 +78,15 @@ def test_any_schedule(device: mtl.Device, data: st.DataObject) -> None:
             for sequence, n in work
         ]
         found = runner.run(batch_of(work, 4))
-        np.testing.assert_allclose(found, np.concatenate(expected), atol=F32_TOLERANCE)
+        tolerance = F32_TOLERANCE if pinned else TOLERANCE
+        np.testing.assert_allclose(found, np.concatenate(expected), atol=tolerance)
 
 
 def test_rows_beyond_one_command_buffer(device: mtl.Device, tmp_path: Path) -> None:
     """A prompt longer than MAX_ROWS is cut; every row's logits come back at its place."""
     model = Model(write_model(tmp_path / "tiny.gguf"))
     ids = [3 + i * 7 % 200 for i in range(MAX_ROWS + 20)]
-    runner = MetalRunner(model, device, 16, kv_f32=True)
+    runner = MetalRunner(model, device, 16, kv_f32=True, options=PINNED)
     whole = runner.run(batch_of([(Sequence(ids, list(range(16))), len(ids))], 16))
     again = Sequence(ids, list(range(16)))
     cut = [runner.run(batch_of([(again, n)], 16)) for n in (100, len(ids) - 100)]
@@ -93,7 +95,7 @@ def test_rows_beyond_one_command_buffer(device: mtl.Device, tmp_path: Path) -> N
 
 def test_some_rows_and_none(device: mtl.Device) -> None:
     model, ids, logits = load("llama")
-    runner = MetalRunner(model, device, 10, block_size=4, kv_f32=True)
+    runner = MetalRunner(model, device, 10, block_size=4, kv_f32=True, options=PINNED)
     batch = batch_of([(Sequence(ids[0], list(range(10))), 40)], 4)
     for rows in ([39], [0, 7, 39], []):
         wanted = dataclasses.replace(batch, sample_rows=np.array(rows, np.int32))
@@ -114,8 +116,7 @@ def test_indirect_replay_gives_the_same_bits(device: mtl.Device) -> None:
 
 def test_batch_invariant_rows_do_not_depend_on_their_neighbours(device: mtl.Device) -> None:
     model, ids, _ = load("llama")
-    options = Options(batch_invariant=True, fuse=False)
-    runner = MetalRunner(model, device, 30, block_size=4, options=options)
+    runner = MetalRunner(model, device, 30, block_size=4, options=PINNED)
     sequences = [Sequence(ids[i % 2], list(range(10 * i, 10 * i + 10))) for i in range(3)]
     together = runner.run(batch_of([(s, n) for s, n in zip(sequences, (9, 5, 7), strict=True)], 4))
     alone = runner.run(batch_of([(Sequence(ids[1], list(range(10, 20))), 5)], 4))
@@ -185,20 +186,17 @@ def test_weights_are_not_copied(device: mtl.Device, tmp_path: Path) -> None:
 def test_a_file_longer_than_a_buffer_is_seen_through_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Model(write_model(tmp_path / "tiny.gguf", hidden=128, ff=512))
+    model = Model(write_model(tmp_path / "tiny.gguf", hidden=128, ff=1024, num_layers=8))
     ids = list(range(3, 20))
     expected = None
-    for limit in (1 << 30, 300_000):
+    for limit in (1 << 30, 3 << 20):  # scratch takes 2 MB, the file 15
         with mtl.open_device("soft") as device:
             limits = dataclasses.replace(device.limits, max_buffer_length=limit)
             monkeypatch.setattr(device, "limits", limits)
-            try:
-                runner = MetalRunner(model, device, 2, kv_f32=True)
-            except mtl.MetalError as error:
-                pytest.fail(f"the scratch itself is over {limit}: {error}")
+            runner = MetalRunner(model, device, 2, kv_f32=True)
             spans = runner.forward.tensors.spans.values()
             count = len({id(span.buffer) for span in spans})
-            assert count == 1 if limit > 1 << 20 else count > 1
+            assert (count > 1) == (limit < 1 << 30)
             found = runner.run(batch_of([(Sequence(ids, [0, 1]), 17)], 16))
             if expected is not None:
                 np.testing.assert_array_equal(found, expected)
