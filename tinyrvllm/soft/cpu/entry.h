@@ -32,7 +32,9 @@ template <class F, int K, class T> consteval uint place() {
 }  // namespace msl
 #ifdef MSL_AS
 #define MSL_KERNEL_RESULT void
-#define MSL_THREADGROUP(name, T, K) auto &name = *(T *)(uptr)64
+#define MSL_THREADGROUP(name, T, K) \
+  constexpr uint msl_at##K = msl::place<msl_frame, K, T>(); \
+  auto &name = *(T *)(uptr)(64 + msl_at##K)
 #define MSL_STATIC_BYTES(kernel, count)
 #else
 #define MSL_KERNEL_RESULT decltype(auto)

@@ -18,7 +18,12 @@ _FALSE_POSITIVES = (
     "no viable overloaded",
     "no matching member function",
     "object parameter of type",
+    "incompatible operand types",
 )
+# A function whose body had one of these errors is not found when it is called again.
+_FOLLOWS = re.compile(r"substitution failure \[with [^\n]*\]$", re.MULTILINE)
+# 'device Foo', a whole object out of another address space, which clang cannot copy
+_OBJECT = re.compile(r"'(?:const |volatile )*(?:device|threadgroup|constant) [^'*&]*'(?! \(aka '[^']*[*&])")
 
 
 @dataclass(slots=True)
@@ -28,6 +33,7 @@ class Diagnostic:
     column: int
     message: str
     translated: str = ""  # the line as the compiler saw it
+    notes: str = ""
 
     @property
     def in_our_files(self) -> bool:
@@ -49,6 +55,8 @@ def parse(stderr: str) -> list[Diagnostic]:
             elif found and found[-1].in_our_files and not place.in_our_files:
                 place.message = found[-1].message
                 found[-1] = place
+            elif found:
+                found[-1].notes += match["rest"] + "\n"
         elif snippet and place is not None and not place.translated:
             place.translated = snippet[1]
     return found
@@ -59,7 +67,10 @@ def address_space_errors(stderr: str) -> list[Diagnostic]:
     return [
         d
         for d in parse(stderr)
-        if not d.in_our_files and not any(text in d.message for text in _FALSE_POSITIVES)
+        if not d.in_our_files
+        and not any(text in d.message for text in _FALSE_POSITIVES)
+        and not _OBJECT.search(d.message + d.notes)
+        and not _FOLLOWS.search(d.notes)
     ]
 
 

@@ -6,6 +6,7 @@ from tinyrvllm.soft.msl.tokens import Tokens
 
 _SCALARS = "bool|float|half|bfloat|char|uchar|short|ushort|int|uint|long|ulong"
 _VECTOR = re.compile(rf"(?:packed_)?(?:{_SCALARS})[234]")
+_TYPE = re.compile(rf"(?:packed_)?(?:{_SCALARS})[234]?")
 _DECIMAL = re.compile(r"([\d.']+(?:[eE][+-]?\d+)?)([a-zA-Z]*)")
 _HEXADECIMAL = re.compile(r"(0[xX][\da-fA-F.]+[pP][+-]?\d+)([a-zA-Z]*)")
 _NOT_A_CALL = ("if", "for", "while", "switch", "return", "sizeof", "decltype", "(", "=", ",")
@@ -51,6 +52,11 @@ def vectors(tokens: Tokens) -> None:
                 _compared(tokens, end)
                 tokens[start] = "metal::make<" + tokens[start]
                 tokens[end - 1] += ">"
+        elif end and tokens[end + 1] == "(" and _initializes(tokens, i, end):
+            start = _qualified(tokens, i)
+            ctype = tokens.text(start, end)
+            _compared(tokens, end + 1)
+            tokens[end + 1] = f"= metal::make<{ctype}>" + tokens[end + 1]
 
 
 def braces(tokens: Tokens) -> None:
@@ -117,6 +123,19 @@ def _declares(tokens: Tokens, i: int, paren: int) -> bool:
         return True
     declarator = tokens[paren + 1] in ("&", "*") and tokens[paren + 3] == ")"
     return declarator and tokens[paren + 4] in ("[", "(")
+
+
+def _initializes(tokens: Tokens, i: int, name: int) -> bool:
+    """`int2 offset(0, row);` rather than the function `int2 offset(int a, int b)`."""
+    vector = _VECTOR.fullmatch(tokens[i]) or tokens[i + 1] == "<"
+    if not vector or tokens.kind(name) != "name" or tokens[name] == "operator":
+        return False
+    end = tokens.after(name + 1) - 1
+    if tokens[end + 1] != ";" or end == name + 2:
+        return False
+    types = (k for k in range(name + 2, end) if _TYPE.fullmatch(tokens[k]) and tokens[k + 1] != "(")
+    pairs = (k for k in range(name + 2, end) if tokens.kind(k) == tokens.kind(k + 1) == "name")
+    return not any(types) and not any(pairs)
 
 
 def _cast(tokens: Tokens, i: int, names: set[str]) -> None:

@@ -81,7 +81,7 @@ def _statement(tokens: Tokens, i: int, name: int, count: int) -> int:
         if tokens[after] not in (",", ";"):
             raise tokens.error(after, "initializer for threadgroup variable is not allowed")
         kind = f"msl_type{count}"
-        out += f"typedef {ctype} {kind}{dimensions}; "
+        out += f"typedef threadgroup {ctype} {kind}{dimensions}; "
         out += f"MSL_THREADGROUP({tokens[name]}, {kind}, {count}); "
         count += 1
         name = after + 1

@@ -30,7 +30,7 @@ template <class T> using bool_like = typename bools<size<T>>::type;   // float3 
     };                                                                                                 \
     bool##N() = default;                                                                               \
     bool##N(bool v) { for (int i = 0; i < N; i++) c[i] = v; }                                          \
-    template <class... B> requires(sizeof...(B) == N) explicit bool##N(B... v) : c{(bool)v...} {}      \
+    template <class... B> requires(sizeof...(B) == N) bool##N(B... v) : c{(bool)v...} {}               \
     template <class T> requires(metal::detail::size<T> == N)                                           \
     explicit(!metal::detail::is_int<metal::detail::elem<T>>) bool##N(T v) {                            \
       for (int i = 0; i < N; i++) c[i] = v[i] != 0;                                                    \

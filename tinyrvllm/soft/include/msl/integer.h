@@ -22,6 +22,8 @@ template <detail::Int T> MSL_INLINE T abs(T x) { return __builtin_elementwise_ab
 template <detail::Int T> requires(!__is_signed(detail::elem<T>)) MSL_INLINE T abs(T x) { return x; }
 template <detail::Int T> MSL_INLINE T max(T a, T b) { return __builtin_elementwise_max(a, b); }
 template <detail::Int T> MSL_INLINE T min(T a, T b) { return __builtin_elementwise_min(a, b); }
+MSL_INLINE int max(bool a, bool b) { return a | b; }
+MSL_INLINE int min(bool a, bool b) { return a & b; }
 template <detail::IntVector T> MSL_INLINE T max(T a, detail::elem<T> b) { return max(a, (T)b); }
 template <detail::IntVector T> MSL_INLINE T min(T a, detail::elem<T> b) { return min(a, (T)b); }
 template <detail::IntVector T> MSL_INLINE T max(detail::elem<T> a, T b) { return max((T)a, b); }
