@@ -21,6 +21,7 @@ from gguf import GGMLQuantizationType
 from tinyrvllm.kernels import (
     argmax,
     attention,
+    conv,
     elementwise,
     embedding,
     gemm,
@@ -51,7 +52,10 @@ class Options:
 
 
 class Forward:
-    """Builds the launches of steps on one device. Scratch is shared by all buckets."""
+    """Builds the launches of steps on one device. Scratch is shared by all buckets.
+
+    pools: for each layer (keys, values), or (state,) of a short convolution.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class Forward:
         step: StepBuffer,
         scratch: dict[str, Span],
         layout: KvLayout,
-        pools: Sequence[tuple[Span, Span]],
+        pools: Sequence[tuple[Span, ...]],
         options: Options,
     ) -> None:
         self.config = config
@@ -92,7 +96,8 @@ class Forward:
         weight = self.tensors.matrix(name)
         norm = None
         if fused and not gathered:
-            norm = self.fused_norm(config.output_norm, "ffn_down.weight")
+            writer = f"blk.{config.num_layers - 1}.ffn_down.weight"
+            norm = self.fused_norm(config.output_norm, writer)
         else:
             launches.append(self.norm(config.output_norm, x, scratch["normed"], samples))
             x = scratch["normed"]
@@ -122,7 +127,7 @@ class Forward:
 
     def fused_norm(self, name: str, writer: str) -> FusedNorm:
         """A norm of x by the sums of squares that x's last writer, a projection, left."""
-        projection = self.tensors.matrix(f"blk.0.{writer}")
+        projection = self.tensors.matrix(writer)
         parts = matvec.squares_parts(Matmul(self.scratch["feed"], projection, self.scratch["x"], 1))
         weight, squares = self.tensors.vector(name), self.scratch["squares"]
         return FusedNorm(weight, squares, parts, self.config.norm_eps)
@@ -137,26 +142,31 @@ class Body:
         self.bucket = bucket
         self.rows = bucket.rows
         self.fuse = can_fuse(config, forward.options, bucket.rows)
+        self.scratch = forward.scratch
         self.launches: list[Launch] = []
+        self.writer: str | None = None  # the projection that wrote x; the embedding at first
         table = forward.tensors.matrix("token_embd.weight")
-        ids, x = forward.step.spans["token_ids"], forward.scratch["x"]
+        ids, x = forward.step.spans["token_ids"], self.scratch["x"]
         self.launches.append(embedding.launch(ids, table, x, self.rows, config.embedding_scale))
         for layer in range(config.num_layers):
             self.layer(layer)
 
     def layer(self, index: int) -> None:
-        """x + attention(norm(x)), then x + feed_forward(norm(x)), in place."""
+        """x + mix(norm(x)), then x + feed_forward(norm(x)), in place."""
         name = f"blk.{index}."
-        self.attention(index, name)
-        self.project(name + "attn_output.weight", "attended", name + "post_attention_norm.weight")
+        if self.config.layer_kinds[index] == "attention":
+            self.attention(index, name)
+            self.project(name + "attn_output.weight", "mixed", name + "post_attention_norm.weight")
+        else:
+            self.short_convolution(index, name)
+            self.project(name + "shortconv.out_proj.weight", "mixed", "")
         self.feed_forward(name)
         self.project(name + "ffn_down.weight", "feed", name + "post_ffw_norm.weight")
 
     def attention(self, index: int, name: str) -> None:
-        config, forward, scratch, step = (
-            self.config, self.forward, self.forward.scratch, self.forward.step.spans
-        )  # fmt: skip
-        x, norm = self.normed(name + "attn_norm.weight", "ffn_down.weight" if index else None)
+        config, forward, scratch = self.config, self.forward, self.scratch
+        step = forward.step.spans
+        x, norm = self.normed(name + "attn_norm.weight")
         for part in ("q", "k", "v"):
             weight = forward.tensors.matrix(f"{name}attn_{part}.weight")
             bias = f"{name}attn_{part}.bias" if config.qkv_bias else None
@@ -184,7 +194,7 @@ class Body:
         attend = attention.Attention(
             q=scratch["q"], k_pool=k_pool, v_pool=v_pool, block_tables=step["block_tables"],
             context_lens=step["context_lens"], query_start=step["query_start"],
-            out=scratch["attended"], layout=forward.layout, heads=config.num_heads,
+            out=scratch["mixed"], layout=forward.layout, heads=config.num_heads,
             sequences=self.bucket.sequences, max_blocks=forward.step.blocks(self.bucket),
             scale=config.attn_scale, window=config.sliding_window[index] or 0,
             softcap=config.attn_softcap or 0.0,
@@ -194,10 +204,26 @@ class Body:
         if self.bucket.prefills:
             self.launches.append(attention.prefill(attend, self.rows))
 
+    def short_convolution(self, index: int, name: str) -> None:
+        """LFM2's mixer: b, c, x = split(in_proj(x)); c * conv(b * x) into scratch "mixed"."""
+        config, forward, step = self.config, self.forward, self.forward.step.spans
+        x, norm = self.normed(name + "attn_norm.weight")
+        weight, bcx = forward.tensors.matrix(name + "shortconv.in_proj.weight"), self.scratch["bcx"]
+        self.multiply(Matmul(x, weight, bcx, self.rows, norm=norm))
+        (state,) = forward.pools[index]
+        self.launches.append(
+            conv.launch(
+                bcx, forward.tensors.vector(name + "shortconv.conv.weight"), state,
+                self.scratch["mixed"], step["query_start"], step["positions"],
+                step["state_slots"], self.rows, self.bucket.sequences, config.hidden_size,
+                config.conv_kernel,
+            )
+        )  # fmt: skip
+
     def feed_forward(self, name: str) -> None:
         """activation(gate(x)) * up(x) into scratch "feed"."""
-        forward, scratch = self.forward, self.forward.scratch
-        x, norm = self.normed(name + "ffn_norm.weight", "attn_output.weight")
+        forward, scratch = self.forward, self.scratch
+        x, norm = self.normed(name + "ffn_norm.weight")
         gate = forward.tensors.matrix(name + "ffn_gate.weight")
         up = forward.tensors.matrix(name + "ffn_up.weight")
         activation = self.config.activation
@@ -215,7 +241,8 @@ class Body:
 
     def project(self, weight: str, source: str, post_norm: str) -> None:
         """x += source W^T; Gemma 2 and 3 norm what they add."""
-        forward, scratch, x = self.forward, self.forward.scratch, self.forward.scratch["x"]
+        forward, scratch, x = self.forward, self.scratch, self.scratch["x"]
+        self.writer = weight
         matrix = forward.tensors.matrix(weight)
         if self.config.post_norms:
             self.multiply(Matmul(scratch[source], matrix, scratch["normed"], self.rows))
@@ -228,14 +255,11 @@ class Body:
             Matmul(scratch[source], matrix, x, self.rows, residual=x, squares=squares)
         )
 
-    def normed(self, name: str, writer: str | None) -> tuple[Span, FusedNorm | None]:
-        """(what to multiply, the norm to fold in): x and a norm, or the norm's output and None.
-
-        writer: the projection that x comes from; None: the embedding, which leaves no squares.
-        """
-        forward, scratch = self.forward, self.forward.scratch
-        if self.fuse and writer is not None:
-            return scratch["x"], forward.fused_norm(name, writer)
+    def normed(self, name: str) -> tuple[Span, FusedNorm | None]:
+        """(what to multiply, the norm to fold in): x and a norm, or the norm's output and None."""
+        forward, scratch = self.forward, self.scratch
+        if self.fuse and self.writer is not None:
+            return scratch["x"], forward.fused_norm(name, self.writer)
         self.launches.append(forward.norm(name, scratch["x"], scratch["normed"], self.rows))
         return scratch["normed"], None
 
@@ -260,7 +284,8 @@ def scratch_sizes(
         "q": max_rows * heads * head_dim,
         "k": max_rows * config.num_kv_heads * head_dim,
         "v": max_rows * config.num_kv_heads * head_dim,
-        "attended": max_rows * heads * head_dim,
+        "mixed": max_rows * max(heads * head_dim, config.hidden_size),
+        "bcx": max_rows * 3 * config.hidden_size if "conv" in config.layer_kinds else 0,
         "partial": max_rows * heads * attention.decode_splits(max_context) * (head_dim + 2),
         "feed": max_rows * config.intermediate_size,
         "up": max_rows * config.intermediate_size,

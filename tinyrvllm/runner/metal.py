@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.kernels import conv
 from tinyrvllm.kernels.kv_cache import KvLayout
-from tinyrvllm.kernels.launch import Span, encode
+from tinyrvllm.kernels.launch import Span, encode, whole
 from tinyrvllm.model import Model
 from tinyrvllm.mtl import Device
 from tinyrvllm.runner.batch import Batch
@@ -21,6 +21,7 @@ class MetalRunner:
     """Runs batches through the kernels, keeping keys and values in `num_blocks` blocks.
 
     Args:
+        max_seqs: sequences that may hold a convolution state at a time (LFM2).
         kv_f32: keep the cache in float32 instead of half.
         indirect: replay by indirect command buffers.
     """
@@ -31,15 +32,12 @@ class MetalRunner:
         device: Device,
         num_blocks: int,
         block_size: int = 16,
+        max_seqs: int = 64,
         kv_f32: bool = False,
         indirect: bool = False,
         options: Options | None = None,
     ) -> None:
         config = model.config
-        if "conv" in config.layer_kinds:
-            raise TinyrvllmError(
-                f"the kernels run no {config.architecture} models yet: use --device cpu"
-            )
         self.config = config
         self.device = device
         self.indirect = indirect
@@ -55,12 +53,15 @@ class MetalRunner:
         for name, nbytes in sizes.items():
             self.scratch[name] = Span(self.scratch_buffer, offset, nbytes)
             offset += nbytes
-        pools = []
-        for layer in range(config.num_layers):
-            buffer = device.buffer(2 * layout.nbytes, f"layer {layer} keys and values")
-            pools.append(
-                (Span(buffer, 0, layout.nbytes), Span(buffer, layout.nbytes, layout.nbytes))
-            )
+        state_bytes = conv.state_bytes(max_seqs, config.hidden_size, config.conv_kernel)
+        pools: list[tuple[Span, ...]] = []
+        for layer, kind in enumerate(config.layer_kinds):
+            if kind == "attention":
+                buffer = device.buffer(2 * layout.nbytes, f"layer {layer} keys and values")
+                keys = Span(buffer, 0, layout.nbytes)
+                pools.append((keys, Span(buffer, layout.nbytes, layout.nbytes)))
+            else:
+                pools.append((whole(device.buffer(state_bytes, f"layer {layer} state")),))
         tensors = DeviceTensors(model, device)
         self.forward = Forward(
             config, tensors, self.step, self.scratch, layout, pools, self.options

@@ -82,7 +82,7 @@ class StepBuffer:
         self._put("positions", batch.positions, bucket.rows, 0)
         self._put("slots", batch.slot_mapping, bucket.rows, -1)
         self._put("context_lens", batch.context_lens, bucket.sequences, 0)
-        self._put("state_slots", batch.state_slots, bucket.sequences, 0)
+        self._put("state_slots", batch.state_slots, bucket.sequences, -1)
         self._put("query_start", batch.query_start, bucket.sequences + 1, batch.num_tokens)
         width = self.blocks(bucket)
         used = min(batch.block_tables.shape[1], width)
