@@ -89,7 +89,7 @@ def check_file(path: Path, folders: list[Path]) -> FileResult:
         result.failed = dict.fromkeys(map(str, range(result.kernels)), str(error).splitlines()[0])
         return result
     result.kernels = len(unit.kernels)
-    spaces = diagnostics.address_space_errors(build.address_space_diagnostics(unit))
+    spaces = diagnostics.address_space_errors(build.syntax_diagnostics(unit, build.SPACES))
     if spaces:
         result.failed = dict.fromkeys(unit.kernels, f"address spaces: {spaces[0].message}")
     else:

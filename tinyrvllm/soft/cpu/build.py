@@ -31,17 +31,18 @@ def warm_up() -> None:
     _POOL.submit(_header, LEAD)
 
 
-def address_space_diagnostics(unit: Unit) -> str:
-    """Diagnostics of the whole source with device, constant and threadgroup as address spaces.
+def syntax_diagnostics(unit: Unit, flags: tuple[str, ...]) -> str:
+    """Diagnostics of the whole source, all kernels instantiated, no code made.
 
-    Mandatory: a threadgroup variable that the rewriting missed would silently become private.
+    With SPACES, device, constant and threadgroup are address spaces. That pass is mandatory: a
+    threadgroup variable that the rewriting missed would silently become private.
     """
     with tempfile.TemporaryDirectory(prefix="tinyrvllm-") as folder:
-        path = Path(folder) / "spaces.cpp"
-        kernels = [f"constexpr auto msl_kernel{i} = &{k.kernel.function};"
-                   for i, k in enumerate(unit.kernels.values())]
-        path.write_text(_program(unit, entry="\n".join(kernels)), encoding="utf-8")
-        flags = (*SPACES, *_matrix_flags(unit))
+        path = Path(folder) / "syntax.cpp"
+        functions = (k.kernel.function for k in unit.kernels.values())
+        kernels = (f"constexpr auto msl_kernel{i} = &{f};" for i, f in enumerate(functions))
+        path.write_text(_program(unit, _values(unit, {}), "\n".join(kernels)), encoding="utf-8")
+        flags = (*flags, *_matrix_flags(unit))
         return compiler.find().check_syntax(path, [*flags, *_including(_header(flags))])
 
 

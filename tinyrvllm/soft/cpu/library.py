@@ -140,7 +140,10 @@ def compile_library(
         unit = translate(text, filename)
     except MSLError as error:
         raise _in_apples_manner(error, filename, source) from None
-    found = diagnostics.address_space_errors(build.address_space_diagnostics(unit))
+    spaces = build.syntax_diagnostics(unit, build.SPACES)
+    found = diagnostics.address_space_errors(spaces)
+    if not found and diagnostics.parse(spaces):  # doubtful ones: ask without address spaces
+        found = diagnostics.parse(build.syntax_diagnostics(unit, build.LEAD))
     if found:
         raise MSLError(diagnostics.render(found, {filename: source}))
     cache.put(key + ".unit", pickle.dumps(unit))

@@ -13,12 +13,12 @@ _NOT_METAL = frozenset(
     )
 )
 _NOT_HERE = {
-    "textures": r"texture(?:1d|2d|3d|cube|_buffer)\w*|depth(?:2d|cube)\w*",
-    "samplers": r"sampler",
-    "ray tracing": r"intersector|intersection_query|acceleration_structure|primitive_acceleration\w*",
-    "imageblocks": r"imageblock\w*|threadgroup_imageblock",
-    "visible function tables": r"visible_function_table|intersection_function_table",
-    "render pipelines": r"vertex|fragment|object_data|mesh|render_grid",
+    "textures are": r"texture(?:1d|2d|3d|cube|_buffer)\w*|depth(?:2d|cube)\w*",
+    "samplers are": r"sampler",
+    "ray tracing is": r"intersector|intersection_query|acceleration_structure|primitive_acceleration\w*",
+    "imageblocks are": r"imageblock\w*|threadgroup_imageblock",
+    "visible function tables are": r"visible_function_table|intersection_function_table",
+    "render pipelines are": r"vertex|fragment|object_data|mesh|render_grid",
 }
 _NOT_HERE_PATTERN = re.compile("|".join(f"({p})" for p in _NOT_HERE.values()))
 
@@ -34,13 +34,13 @@ def words(tokens: Tokens) -> None:
         if match and _is_used_as_metal(tokens, i, token.text):
             what = list(_NOT_HERE)[(match.lastindex or 1) - 1]
             raise tokens.error(
-                i, f"'{token.text}': {what} are not supported by the software device"
+                i, f"'{token.text}': {what} not supported by the software device"
             )
 
 
 def _is_used_as_metal(tokens: Tokens, i: int, word: str) -> bool:
     """`texture2d<`, `sampler s`, `vertex V f(`; a variable may well be called `mesh`."""
-    if tokens[i - 1] in (".", "->", "::") and tokens[i - 2] != "metal":
+    if tokens[i - 1] in (".", "->"):
         return False
     return tokens[i + 1] == "<" or tokens.kind(i + 1) == "name"
 
