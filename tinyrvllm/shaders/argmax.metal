@@ -62,7 +62,9 @@ kernel void argmax_chunks(device const float *x [[buffer(0)]],   // [rows, colum
     device const float *in = x + ulong(group.y) * columns;
     Best best = one(-INFINITY, NOWHERE);
     uint end = min(columns, (group.x + 1) * CHUNK);
-    for (uint i = group.x * CHUNK + thread_index; i < end; i += 256) best = better(best, one(in[i], i));
+    for (uint i = group.x * CHUNK + thread_index; i < end; i += 256) {
+        best = better(best, one(in[i], i));
+    }
     best = best_of_simdgroup(best);
     if (lane == 0) of_simdgroup[simdgroup] = best;
     threadgroup_barrier(mem_flags::mem_threadgroup);

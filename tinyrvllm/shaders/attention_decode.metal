@@ -42,7 +42,8 @@ kernel void attend_one(device const float *q [[buffer(0)]],            // [rows,
                        device const int *context_lens [[buffer(4)]],   // [sequences]
                        device const int *query_start [[buffer(5)]],    // [sequences + 1]
                        device float *out [[buffer(6)]],                // [rows, heads, head_dim]
-                       device float *partial [[buffer(7)]],   // [sequences, heads, splits, head_dim + 2]
+                       // [sequences, heads, splits, head_dim + 2]: sums, then maximum and total
+                       device float *partial [[buffer(7)]],
                        constant AttentionArgs &a [[buffer(8)]],
                        uint3 group [[threadgroup_position_in_grid]],   // split, heads, sequence
                        uint thread_index [[thread_index_in_threadgroup]],
@@ -71,7 +72,8 @@ kernel void attend_one(device const float *q [[buffer(0)]],            // [rows,
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    float4 best[2] = {float4(-INFINITY), float4(-INFINITY)}, total[2] = {float4(0.0f), float4(0.0f)};
+    float4 best[2] = {float4(-INFINITY), float4(-INFINITY)};
+    float4 total[2] = {float4(0.0f), float4(0.0f)};
     float4 values[8][2];
     EACH_HEAD(g) values[g][0] = values[g][1] = float4(0.0f);
     uint key_groups = chunks < 32 ? 32 / chunks : 1;         // keys that lanes take at once
@@ -146,9 +148,10 @@ kernel void attend_one(device const float *q [[buffer(0)]],            // [rows,
             if (i == simdgroup) factor = f;
         }
         if (key_group < key_groups && chunk < chunks) {
-            uint at = (simdgroup * key_groups + key_group) * D4 + chunk * 4;
-            *(threadgroup float4 *)(gathered + at) = values[g][0] * factor;
-            if (chunk + 32 < chunks) *(threadgroup float4 *)(gathered + at + 128) = values[g][1] * factor;
+            uint at = (simdgroup * key_groups + key_group) * chunks + chunk;   // in float4
+            threadgroup float4 *to = (threadgroup float4 *)gathered + at;
+            to[0] = values[g][0] * factor;
+            if (chunk + 32 < chunks) to[32] = values[g][1] * factor;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         ulong part = (ulong(sequence) * a.heads + head + g) * a.splits + group.x;

@@ -86,7 +86,8 @@ inline void stage_v(threadgroup T *tile, uint stride, device const uchar *pool,
         uint key = e / quads, quad = first_quad + e % quads;
         float4 value = float4(0.0f);
         if (first + key < context && quad < D4 / 4) {
-            value = load_kv4(pool, v_row(slot_of(table, first + key), kv_head, kv_heads) + quad * 4);
+            ulong at = v_row(slot_of(table, first + key), kv_head, kv_heads);
+            value = load_kv4(pool, at + quad * 4);
         }
         *(threadgroup T4 *)(tile + key * stride + (quad - first_quad) * 4) = T4(value);
     }
@@ -197,8 +198,9 @@ inline void attend_tile_as(threadgroup T *k_tile, threadgroup T *v_tile,
     _Pragma("unroll") for (ushort t = 0; t < MAX_TILES; t++) values[t] = simdgroup_float8x8(0.0f);
     float best = -INFINITY, total = 0.0f;
 
-    uint last = all.position + all.count;                    // first key that no query sees
-    for (uint first = first_key(all.position, a.window) / keys * keys; first < last; first += keys) {
+    uint begin = first_key(all.position, a.window) / keys * keys;
+    uint end = all.position + all.count;                     // first key that no query sees
+    for (uint first = begin; first < end; first += keys) {
         stage_k<T, T4>(k_tile, STRIDE, k_pool, table, all.context, kv_head, a.kv_heads, first, keys,
                        0, quads, thread_index, SIMDGROUPS * 32);
         stage_v<T, T4>(v_tile, STRIDE, v_pool, table, all.context, kv_head, a.kv_heads, first, keys,
@@ -242,8 +244,9 @@ inline void attend_tile_as(threadgroup T *k_tile, threadgroup T *v_tile,
 }
 
 template <typename T, typename T4, uint STRIDE, ushort KEYS>
-inline void attend_wide_as(threadgroup T *tiles, threadgroup float *scores, threadgroup float *weights,
-                           threadgroup float *diagonals, device const float *q,
+inline void attend_wide_as(threadgroup T *tiles, threadgroup float *scores,
+                           threadgroup float *weights, threadgroup float *diagonals,
+                           device const float *q,
                            device const uchar *k_pool, device const uchar *v_pool,
                            device const int *table, device float *out, Queries my,
                            constant AttentionArgs &a, uint head, uint lane, uint simdgroup) {
@@ -262,8 +265,8 @@ inline void attend_wide_as(threadgroup T *tiles, threadgroup float *scores, thre
     _Pragma("unroll") for (ushort t = 0; t < mine_tiles; t++) values[t] = simdgroup_float8x8(0.0f);
     float best = -INFINITY, total = 0.0f;
 
-    uint last = my.position + my.count;
-    for (uint first = first_key(my.position, a.window) / KEYS * KEYS; first < last; first += KEYS) {
+    uint begin = first_key(my.position, a.window) / KEYS * KEYS, end = my.position + my.count;
+    for (uint first = begin; first < end; first += KEYS) {
         stage_k<T, T4>(tile, STRIDE, k_pool, table, my.context, kv_head, a.kv_heads, first, KEYS,
                        first_quad, quads, lane, 32);
         simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -282,7 +285,9 @@ inline void attend_wide_as(threadgroup T *tiles, threadgroup float *scores, thre
         uint at = lane / 4 * SCORE_STRIDE + lane % 4 * each;
         for (ushort i = 0; i < each; i++) {
             float sum = 0.0f;
-            for (uint s = 0; s < SIMDGROUPS; s++) sum += scores[s * QUERIES * SCORE_STRIDE + at + i];
+            for (uint s = 0; s < SIMDGROUPS; s++) {
+                sum += scores[s * QUERIES * SCORE_STRIDE + at + i];
+            }
             score[i] = masked(sum, first + lane % 4 * each + i, position, my.context, a);
         }
         float correction = softmax_step<each>(score, best, total);
@@ -349,8 +354,8 @@ kernel void attend_wide(PREFILL_ARGUMENTS) {
         attend_wide_as<float, float4, 68, 16>(tiles, scores, weights, diagonals, q, k_pool, v_pool,
                                               table, out, my, a, group.y, lane, simdgroup);
     } else {
-        attend_wide_as<half, half4, 72, 32>((threadgroup half *)tiles, scores, weights, diagonals, q,
-                                            k_pool, v_pool, table, out, my, a, group.y, lane,
+        attend_wide_as<half, half4, 72, 32>((threadgroup half *)tiles, scores, weights, diagonals,
+                                            q, k_pool, v_pool, table, out, my, a, group.y, lane,
                                             simdgroup);
     }
 }

@@ -1,7 +1,8 @@
 // One dequantiser per weight type, shared by embedding, matvec, ksplit and gemm.
 //
-// The unit is 16 consecutive weights of one row: `load_weights(row, unit, columns)`. Every GGUF block holds a whole number of units (32 weights: 2, 256 weights: 16), and
-// 16 contiguous weights never cross a scale group of any type, so a unit has one scale.
+// The unit is 16 consecutive weights of one row: `load_weights(row, unit, columns)`. Every GGUF
+// block holds a whole number of units (32 weights: 2, 256 weights: 16), and 16 contiguous weights
+// never cross a scale group of any type, so a unit has one scale.
 //
 // 1. Weights stay as the file has them; WEIGHT_TYPE is a function constant, so a pipeline
 //    contains one branch of the switch below and nothing of the others.

@@ -1,0 +1,143 @@
+"""Apple's limits, what a launch declares against what the compiler sees, and refused shapes."""
+
+import mmap
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinyrvllm
+from tinyrvllm.kernels import attention, embedding, gemm, matvec, shapes
+from tinyrvllm.kernels.case_attention import attend
+from tinyrvllm.kernels.case_layers import Kind
+from tinyrvllm.kernels.cases import floats, ints, prepare
+from tinyrvllm.kernels.kv_cache import KvLayout
+from tinyrvllm.kernels.launch import KernelError, Span, run, whole
+from tinyrvllm.kernels.matmul import FusedNorm, Matmul
+from tinyrvllm.kernels.quant import Matrix, row_bytes
+from tinyrvllm.mtl.device import Device
+
+SHADERS = sorted((Path(tinyrvllm.__file__).parent / "shaders").iterdir())
+GIB = 1 << 30
+
+
+def launches_of_the_table(device: Device) -> dict:
+    """One launch for each pipeline that the table needs."""
+    found = {}
+    for case in shapes.TABLE:
+        for launch in prepare(case, device, np.random.default_rng(0)).launches:
+            found.setdefault((launch.shader, launch.kernel, launch.constants), launch)
+    return found
+
+
+def test_declared_threads_and_memory_are_the_compilers(device: Device) -> None:
+    """max_total_threads_per_threadgroup equals the launch, and costs state the true memory."""
+    for launch in launches_of_the_table(device).values():
+        pipeline = device.library(launch.shader).pipeline(launch.kernel, dict(launch.constants))
+        threads = launch.threads[0] * launch.threads[1] * launch.threads[2]
+        assert pipeline.max_threads == threads, launch.kernel
+        assert threads <= 512, f"{launch.kernel} would not run where a pipeline takes 512 threads"
+        assert pipeline.static_threadgroup_memory <= 32768, launch.kernel
+        assert len(launch.arguments) + 1 <= 31 and len(launch.parameters) <= 4096, launch.kernel
+        # The compiler may pad between variables.
+        spare = pipeline.static_threadgroup_memory - launch.cost.threadgroup_bytes
+        assert 0 <= spare <= 64, f"{launch.kernel} has {spare} bytes more than its cost says"
+
+
+@pytest.mark.parametrize("path", SHADERS, ids=lambda path: path.name)
+def test_only_what_apples_compiler_takes(path: Path) -> None:
+    """The rules of Apple's language specification that a lenient compiler would let pass."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for word, why in {
+        r"\bdouble\b|\blong double\b": "MSL has no double",
+        r"\bnew\b|\bdelete\b|\bvirtual\b|\bthrow\b|\btry\b|\bgoto\b": "not in MSL",
+        r"\bstd::": "MSL has no C++ standard library",
+        r"\bbfloat\b": "bfloat needs Metal 3.1: shift a ushort instead",
+        r"simdgroup_async_copy": "gone since Xcode 15",
+        r"\[&\]|\[=\]": "no lambda expressions before Metal 4",
+        r"\bsize_t\b": "not allowed in kernel arguments",
+    }.items():
+        assert not re.search(word, text), f"{path.name}: {why}"
+    for match in re.finditer(r"^\s*threadgroup [\w<>]+ \w+[\[;=,]", text, re.MULTILINE):
+        before = text[: match.start()]
+        kernel = before.rfind("\nkernel void")
+        assert kernel > before.rfind("\n}"), f"{path.name}: {match[0].strip()} is not in a kernel"
+    assert max(map(len, path.read_text(encoding="utf-8").splitlines())) <= 100
+    if path.suffix == ".metal":
+        kernels = len(re.findall(r"^kernel void", text, re.MULTILINE))
+        declared = len(re.findall(r"\[\[max_total_threads_per_threadgroup\(\d+\)\]\]", text))
+        assert kernels == declared, f"{path.name}: a kernel without its thread limit"
+        assert path.read_text(encoding="utf-8").startswith("// "), "the header explains the file"
+
+
+def test_offsets_beyond_2_to_the_31_elements(device: Device) -> None:
+    """Sparse memory: a KV pool and a table of embeddings of more than 4 GiB, touched at the end."""
+    layout = KvLayout(66_000, 16, 8, 256)
+    assert layout.nbytes > 4 * GIB
+    pools, tokens, block = [], 5, layout.num_blocks - 1
+    rng = np.random.default_rng(0)
+    kv = rng.normal(size=(2, 16, 8, 256)).astype(np.float16)
+    last = KvLayout(1, 16, 8, 256)
+    for values, pack in zip(kv, (last.pack_k, last.pack_v), strict=True):
+        memory = np.frombuffer(mmap.mmap(-1, layout.nbytes), np.uint8)
+        memory[-last.nbytes :] = pack(values).view(np.uint8).ravel()
+        pools.append(whole(device.wrap(memory)))
+    q = rng.normal(size=(1, 8, 256)).astype(np.float32)
+    out = device.buffer(q.nbytes)
+    problem = attention.Attention(
+        floats(device, q), *pools, ints(device, [block]), ints(device, [tokens]),
+        ints(device, [0, 1]), whole(out), layout, 8, 1, 1, 1 / 16,
+    )  # fmt: skip
+    run(device, *attention.decode(problem, tokens))
+    k, v = kv[:, :tokens].astype(np.float64)
+    want = attend(q.astype(np.float64), k, v, 1 / 16)
+    np.testing.assert_allclose(out.numpy(np.float32, q.shape), want, rtol=0, atol=2e-6)
+
+    rows, columns = 2_700_000, 800  # F16: 2.16e9 elements in the same memory
+    table = Matrix(Span(pools[0].buffer, 0, rows * columns * 2), Kind.F16, rows, columns)
+    y = device.buffer(4 * columns)
+    memory = pools[0].buffer.numpy(np.float16, (columns,), offset=(rows - 1) * columns * 2)
+    memory[:] = np.arange(columns)
+    run(device, embedding.launch(ints(device, [rows - 1]), table, whole(y), 1))
+    np.testing.assert_array_equal(y.numpy(np.float32), np.arange(columns))
+
+
+def test_refused_shapes_say_what_was_expected(device: Device) -> None:
+    small = whole(device.buffer(64))
+    with pytest.raises(KernelError, match="multiple of 32, found 40"):
+        row_bytes(Kind.Q8_0, 40)
+    with pytest.raises(KernelError, match="found Q2_K: convert"):
+        row_bytes(Kind.Q2_K, 256)
+    with pytest.raises(KernelError, match="expected 256 bytes, found 64"):
+        Matrix(small, Kind.F32, 8, 8)
+    weight = Matrix(small, Kind.F32, 4, 4)
+    with pytest.raises(KernelError, match="x: expected 80 bytes, found 64"):
+        Matmul(small, weight, small, 5)
+    with pytest.raises(KernelError, match="at least 1 row"):
+        Matmul(small, weight, small, 0)
+    with pytest.raises(KernelError, match="one type and shape"):
+        Matmul(small, weight, small, 1, up=Matrix(small, Kind.F16, 4, 4))
+    with pytest.raises(KernelError, match="matvec's"):
+        gemm.launch(Matmul(small, weight, small, 1, norm=FusedNorm(small, small, 1, 1e-5)))
+    with pytest.raises(KernelError, match="power of two, found 12"):
+        KvLayout(1, 12, 1, 64)
+    with pytest.raises(KernelError, match="1 to 256, found 512"):
+        KvLayout(1, 16, 1, 512)
+    with pytest.raises(KernelError, match="bytes inside a span of 64"):
+        small.part(60, 8)
+
+
+@pytest.mark.parametrize("inputs", [576, 960, 1536, 2560])
+def test_no_lane_idles_at_smollm2s_widths(inputs: int) -> None:
+    assert matvec.lane_utilisation(inputs) == 1.0
+
+
+def test_costs_count_bytes_and_operations(device: Device) -> None:
+    """Hand-counted: Q8_0 576 x 1536, 2 rows with a residual."""
+    case = shapes.case("matvec", kind="Q8_0", rows=2, outputs=576, inputs=1536, residual=True)
+    cost = prepare(case, device, np.random.default_rng(0)).launches[0].cost
+    assert cost.bytes_read == 576 * 1536 // 32 * 34 + 2 * 1536 * 4 + 2 * 576 * 4
+    assert cost.bytes_written == 2 * 576 * 4
+    assert cost.flops == 2 * 2 * 576 * 1536
+    assert (cost.barriers, cost.threadgroup_bytes) == (0, 0)

@@ -1,0 +1,65 @@
+"""Every case of the shape table against float64 numpy, on every device there is."""
+
+import numpy as np
+import pytest
+
+from tinyrvllm.kernels import shapes
+from tinyrvllm.kernels.cases import Case, check, prepare
+from tinyrvllm.mtl.device import Device
+
+from .conftest import WORST
+
+# One case of each kernel, and the ones whose edges are easiest to get wrong.
+CHECKED = [
+    next(c for c in shapes.TABLE if c.kernel == kernel)
+    for kernel in dict.fromkeys(c.kernel for c in shapes.TABLE)
+] + [
+    next(c for c in shapes.TABLE if str(c).startswith(start))
+    for start in (
+        "matvec kind=BF16 rows=9", "ksplit kind=BF16 rows=9", "gemm kind=BF16 rows=9",
+        "gemm kind=Q8_0 rows=20", "ksplit kind=Q8_0 rows=20", "attend_one contexts=(700",
+    )
+]  # fmt: skip
+
+
+def _check(case: Case, device: Device) -> None:
+    error = check(case, device)
+    WORST[case.kernel] = max(WORST.get(case.kernel, (0.0, "")), (error, str(case)))
+
+
+@pytest.mark.parametrize("case", shapes.TABLE, ids=str)
+def test_table(device: Device, case: Case) -> None:
+    _check(case, device)
+
+
+@pytest.mark.parametrize("case", CHECKED, ids=str)
+def test_table_in_checking_mode(checking_device: Device, case: Case) -> None:
+    _check(case, checking_device)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", shapes.LONG, ids=str)
+def test_long_table(device: Device, case: Case) -> None:
+    _check(case, device)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [c for c in shapes.TABLE if c not in CHECKED], ids=str)
+def test_rest_of_the_table_in_checking_mode(checking_device: Device, case: Case) -> None:
+    _check(case, checking_device)
+
+
+def test_a_forced_kernel_is_the_one_that_runs(device: Device) -> None:
+    """No launch function falls back to another kernel: the launch names what was asked for."""
+    for case in shapes.TABLE:
+        if case.kernel in shapes.MATMULS and case["rows"] in (1, 40):
+            for launch in prepare(case, device, np.random.default_rng(0)).launches:
+                assert launch.kernel.split("_")[0] == case.kernel, f"{case} ran {launch.kernel}"
+
+
+def test_a_wrong_result_is_reported_with_both_values(device: Device) -> None:
+    """The table's own check must fail on a wrong answer."""
+    case = next(c for c in shapes.TABLE if c.kernel == "add")
+    prepared = prepare(case, device, np.random.default_rng(0))
+    prepared.expected[0] += 1
+    assert prepared.error() > prepared.tolerance
