@@ -1,7 +1,8 @@
 """A third runtime: GNUstep's, which we did not write, with the double's Metal classes in it.
 
 Messages, retain counts, autorelease pools and strings are GNU's. Only what a Metal class does is
-the double's: each MTL object is a GNU object in front of the double's, and each method a C callback.
+the double's: each MTL object is a GNU object in front of one of the double's, and each method a C
+callback.
 GNU differs from Apple: no objc_msgSend but objc_msg_lookup and a call; pools are objects; a
 foreign thread must register; an unknown selector aborts the process.
 """
@@ -226,13 +227,13 @@ class GnuRuntime:
     def _error(self, error: Any) -> Any:
         """An autoreleased NSError with the double's text."""
         keys = ffi.new("id[]", [self.base.NSLocalizedDescriptionKey])
-        texts = ffi.new("id[]", [self._string(error._text)])
+        texts = ffi.new("id[]", [self._string(error.text)])
         dictionary = self.objc.objc_getClass(b"NSDictionary")
         make = "dictionaryWithObjects:forKeys:count:"
         info = self._send("@", make, "^@ ^@ Q", dictionary, texts, keys, 1)
-        domain = self._string(error._domain)
+        domain = self._string("MTLErrorDomain")
         cls, make = self.objc.objc_getClass(b"NSError"), "errorWithDomain:code:userInfo:"
-        return self._send("@", make, "@ q @", cls, domain, error._code, info)
+        return self._send("@", make, "@ q @", cls, domain, 1, info)
 
     def _dealloc(self, receiver: Any) -> None:
         obj = self._behind.pop(receiver)

@@ -479,7 +479,8 @@ MUTANTS = {
         "command.py", "if self.committed or self.encoding:", "if self.encoding:",
     ),
     "buffers may be closed in flight": (
-        "buffer.py", "        self._must_be_idle()\n        self._memory = None",
+        "buffer.py",
+        "        self._must_be_idle()\n        self._memory = None",
         "        self._memory = None",
     ),
     "encoder not retained": (
@@ -507,7 +508,7 @@ MUTANTS = {
         "command.py", "            self.send.commit(self.handle)\n", "            pass\n",
     ),
     "status ignored": (
-        "command.py", "if status != MTLCommandBufferStatusCompleted:", "if False:",
+        "command.py", "if status != api.MTLCommandBufferStatusCompleted:", "if False:",
     ),
     "status read before the wait": (
         "command.py",
@@ -541,14 +542,14 @@ MUTANTS = {
     ),
     "constants not limited": ("command.py", "if not 0 < len(memory) <= MAX_CONSTANTS:", "if False:"),
     "constants at the wrong slot": (
-        "command.py", "slot = len(buffers) if", "slot = len(buffers) + 1 if",
+        "command.py", "len(memory), len(buffers))", "len(memory), len(buffers) + 1)",
     ),
     "constants cut short": (
-        "command.py", "send.set_bytes(handle, memory, len(memory), slot)",
-        "send.set_bytes(handle, memory, len(memory) // 4, slot)",
+        "command.py", "send.set_bytes(handle, memory, len(memory), len(buffers))",
+        "send.set_bytes(handle, memory, len(memory) // 4, len(buffers))",
     ),
     "barrier does nothing": (
-        "command.py", "            self.send.barrier(self.handle, MTLBarrierScopeBuffers)",
+        "command.py", "            self.send.barrier(self.handle, api.MTLBarrierScopeBuffers)",
         "            self.send.barrier(self.handle, 0)",
     ),
     "barrier on too few buffers": (
@@ -579,8 +580,8 @@ MUTANTS = {
         "library.py", 'Owned(objc, objc.new("MTLCompileOptions")) as options',
         'Owned(objc, objc.send.retain(objc.new("MTLCompileOptions"))) as options',
     ),
-    "fast maths": ("library.py", "MTLMathModeSafe)", "2)"),
-    "fast functions": ("library.py", "MTLMathFloatingPointFunctionsPrecise)", "0)"),
+    "fast maths": ("library.py", "api.MTLMathModeSafe)", "2)"),
+    "fast functions": ("library.py", "api.MTLMathFloatingPointFunctionsPrecise)", "0)"),
     "fast maths on macOS 14": (
         "library.py", "fast_math(options, False)", "fast_math(options, True)",
     ),

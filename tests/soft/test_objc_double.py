@@ -217,16 +217,6 @@ def test_an_empty_dispatch_runs_nothing(host: Host) -> None:
         host.dispatch(encoder, (0, 0, 0), (0, 0, 0))
 
 
-def test_an_offset_can_be_moved(host: Host) -> None:
-    with host.encoding() as (_, encoder):
-        host.set_pipeline(encoder, "geometry")
-        host.set_buffer(encoder, host.a, 0, 0)
-        message = "MTLComputeCommandEncoder setBufferOffset:atIndex:"
-        host(message, encoder, 64, 0)
-        host.dispatch(encoder, (1, 1, 1), (3, 1, 1))
-    assert host.array(host.a).view(np.uint32)[16:19].tolist() == [3, 1, 1]
-
-
 @pytest.mark.parametrize("name", ["metal", "soft:fast", ""])
 def test_only_its_own_devices(name: str) -> None:
     with pytest.raises(objc_double.Unavailable, match="expected device 'metal', 'soft' or"):

@@ -6,7 +6,8 @@
             encoder.dispatch(double, groups=(4, 1, 1), threads=(64, 1, 1), buffers=[x])
         print(x.numpy(np.float32))
 
-Read api.py, objc.py, apple.py, then device.py, buffer.py, library.py, command.py, indirect.py.
+Read api.py, objc.py and apple.py, then device.py, buffer.py, library.py and command.py; indirect.py
+and recording.py replay what was recorded once, profile.py says where the time goes.
 """
 
 from .api import MetalError

@@ -9,15 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Self
 
-from .api import (
-    MetalError,
-    MTLBarrierScopeBuffers,
-    MTLCommandBufferStatusCompleted,
-    MTLDispatchTypeConcurrent,
-    MTLDispatchTypeSerial,
-    declare,
-    ffi,
-)
+from . import api
+from .api import MetalError, declare, ffi
 from .buffer import Buffer
 from .library import Pipeline, Size
 from .objc import Owned
@@ -61,7 +54,7 @@ class Encoder(Owned):
             state = "committed" if commands.committed else "open in another encoder"
             raise MetalError(f"command buffer {commands.label!r} is {state}; it takes no encoder")
         objc, self.send = commands.objc, commands.send
-        kind = MTLDispatchTypeConcurrent if concurrent else MTLDispatchTypeSerial
+        kind = api.MTLDispatchTypeConcurrent if concurrent else api.MTLDispatchTypeSerial
         handle = objc.send.retain(self.send.new_encoder(commands.handle, kind))
         super().__init__(objc, handle)
         self.label = commands.label
@@ -76,7 +69,6 @@ class Encoder(Owned):
         threads: Size,
         buffers: Sequence[Buffer | tuple[Buffer, int] | None] = (),
         constants: bytes | bytearray | memoryview | None = None,
-        constants_index: int | None = None,
         threadgroup_memory: Sequence[int] = (),
         work: "Work | None" = None,
     ) -> None:
@@ -84,9 +76,9 @@ class Encoder(Owned):
 
         groups: threadgroups in the grid; threads: threads in each threadgroup, (x, y, z).
         buffers: bound at slots 0, 1, ...; a pair is a buffer and an offset in bytes, None leaves
-        a slot unbound. constants: up to 4096 bytes, copied, bound at the slot after the buffers
-        or at constants_index. threadgroup_memory: bytes of each [[threadgroup(i)]] argument,
-        multiples of 16. work: what the profile should count it as.
+        a slot unbound. constants: up to 4096 bytes, copied, bound at the slot after the buffers.
+        threadgroup_memory: bytes of each [[threadgroup(i)]] argument, multiples of 16.
+        work: what the profile should count it as.
         Raises MetalError for more than the pipeline can take (`Pipeline.check`).
         """
         pipeline.check(threads, threadgroup_memory)
@@ -105,8 +97,7 @@ class Encoder(Owned):
                     f"kernel {pipeline.name!r}: expected 1 to {MAX_CONSTANTS} bytes of "
                     f"constants, found {len(memory)}; put more in a buffer"
                 )
-            slot = len(buffers) if constants_index is None else constants_index
-            send.set_bytes(handle, memory, len(memory), slot)
+            send.set_bytes(handle, memory, len(memory), len(buffers))
         for slot, nbytes in enumerate(threadgroup_memory):
             send.set_threadgroup_memory(handle, nbytes, slot)
         send.dispatch(handle, groups, threads)
@@ -118,7 +109,7 @@ class Encoder(Owned):
             handles = ffi.new("id[]", [buffer.handle for buffer in buffers])
             self.send.barrier_on(self.handle, handles, len(buffers))
         else:
-            self.send.barrier(self.handle, MTLBarrierScopeBuffers)
+            self.send.barrier(self.handle, api.MTLBarrierScopeBuffers)
 
     def close(self) -> None:
         """Ends encoding; the encoder takes nothing more."""
@@ -186,7 +177,7 @@ class Commands(Owned):
             try:
                 send.wait(handle)
                 status = send.status(handle)  # only now: before the wait it says nothing
-                if status != MTLCommandBufferStatusCompleted:
+                if status != api.MTLCommandBufferStatusCompleted:
                     reason = self.objc.error(send.error(handle))
                     raise MetalError(f"command buffer {self.label!r} failed: {reason}")
                 self.gpu_seconds = send.gpu_end(handle) - send.gpu_start(handle)

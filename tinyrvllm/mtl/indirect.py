@@ -8,14 +8,8 @@ buffer), and grids for the largest case with kernels that return early.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .api import (
-    MetalError,
-    MTLIndirectCommandTypeConcurrentDispatch,
-    MTLResourceUsageRead,
-    MTLResourceUsageWrite,
-    declare,
-    ffi,
-)
+from . import api
+from .api import MetalError, declare, ffi
 from .buffer import Buffer
 from .library import Pipeline, Size
 from .objc import Owned
@@ -71,7 +65,7 @@ class IndirectCommands(Owned):
         self._set_first = "Apple9" not in device.limits.families
         with objc.pool(), Owned(objc, objc.new("MTLIndirectCommandBufferDescriptor")) as owned:
             descriptor = owned.handle
-            send.set_types(descriptor, MTLIndirectCommandTypeConcurrentDispatch)
+            send.set_types(descriptor, api.MTLIndirectCommandTypeConcurrentDispatch)
             send.set_inherit_buffers(descriptor, False)
             send.set_inherit_pipeline(descriptor, False)
             send.set_slots(descriptor, slots)
@@ -126,7 +120,7 @@ class IndirectCommands(Owned):
                 send.set_encoder_pipeline(handle, pipeline.handle)
                 send.dispatch_now(handle, NOTHING, NOTHING)
         handles = ffi.new("id[]", [buffer.handle for buffer in self._buffers])
-        usage = MTLResourceUsageRead | MTLResourceUsageWrite
+        usage = api.MTLResourceUsageRead | api.MTLResourceUsageWrite
         send.use(handle, handles, len(handles), usage)  # for hazards, whatever is resident
         send.execute(handle, self.handle, (0, self.count))
         encoder.commands.buffers.update(self._buffers)

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .api import (
-    MetalError,
-    MTLDataTypes,
-    MTLMathFloatingPointFunctionsPrecise,
-    MTLMathModeSafe,
-    MTLPipelineOptionNone,
-    declare,
-    ffi,
-)
+from . import api
+from .api import MetalError, declare, ffi
 from .objc import Handle, Owned
 
 if TYPE_CHECKING:
@@ -159,8 +152,8 @@ class Library(Owned):
         """Safe maths, exact functions, and one language version for each macOS."""
         system = self.device.limits.os_version
         if system >= (15, 0):
-            self.send.math_mode(options, MTLMathModeSafe)
-            self.send.math_functions(options, MTLMathFloatingPointFunctionsPrecise)
+            self.send.math_mode(options, api.MTLMathModeSafe)
+            self.send.math_functions(options, api.MTLMathFloatingPointFunctionsPrecise)
         else:
             self.send.fast_math(options, False)
         # MTLLanguageVersion is major << 16 | minor: 3.0 came with macOS 13, 3.1 (bfloat) with 14
@@ -205,7 +198,7 @@ class Library(Owned):
         ):
             for key, value in values.items():
                 memory = ffi.new("char[]", value.tobytes())
-                kind = MTLDataTypes[_NUMPY_TYPES[value.dtype.name]]
+                kind = api.MTLDataTypes[_NUMPY_TYPES[value.dtype.name]]
                 if isinstance(key, int):
                     send.constant_at(constants.handle, memory, kind, key)
                 else:
@@ -222,7 +215,7 @@ class Library(Owned):
                 pipeline = send.new_pipeline(
                     self.device.handle,
                     descriptor.handle,
-                    MTLPipelineOptionNone,
+                    api.MTLPipelineOptionNone,
                     ffi.NULL,
                     error,
                 )

@@ -70,7 +70,11 @@ class Engine(Protocol):
 def pages(nbytes: int) -> Memory:
     """Zeroed host memory in whole pages, freed with the returned object."""
     length = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    view = ffi.from_buffer(mmap.mmap(-1, length))
+    if hasattr(mmap, "MAP_PRIVATE"):  # private memory may get huge pages; Windows has no flags
+        memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    else:
+        memory = mmap.mmap(-1, length)
+    view = ffi.from_buffer(memory)
     return Memory(int(ffi.cast("uintptr_t", view)), nbytes, view)
 
 

@@ -31,21 +31,13 @@ class NSString(ObjCObject):
 class NSError(ObjCObject):
     """Why something failed."""
 
-    def __init__(self, runtime: DoubleRuntime, domain: str, code: int, text: str) -> None:
+    def __init__(self, runtime: DoubleRuntime, text: str) -> None:
         super().__init__(runtime)
-        self._domain, self._code, self._text = domain, code, text
-
-    @message("code")
-    def code(self) -> int:
-        return self._code
-
-    @message("domain")
-    def domain(self) -> ObjCObject:
-        return NSString(self.runtime, self._domain).autorelease()
+        self.text = text
 
     @message("localizedDescription")
     def description(self) -> ObjCObject:
-        return NSString(self.runtime, self._text).autorelease()
+        return NSString(self.runtime, self.text).autorelease()
 
 
 class NSArray(ObjCObject):
@@ -80,10 +72,10 @@ class NSProcessInfo(ObjCObject):
 
 def warn(runtime: DoubleRuntime, error: Any) -> None:
     """Stores an NSError though all is well, as Metal may: only the result tells failure."""
-    fail(runtime, error, "MTLLibraryErrorDomain", 4, "warnings only; the object was made")
+    fail(runtime, error, "warnings only; the object was made")
 
 
-def fail(runtime: DoubleRuntime, error: Any, domain: str, code: int, text: str) -> None:
+def fail(runtime: DoubleRuntime, error: Any, text: str) -> None:
     """Stores an autoreleased NSError where the caller's NSError ** points; the result is nil."""
     if error:
-        error[0] = NSError(runtime, domain, code, text).autorelease().handle
+        error[0] = NSError(runtime, text).autorelease().handle

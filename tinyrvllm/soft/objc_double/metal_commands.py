@@ -39,10 +39,6 @@ class MTLCommandQueue(SoftObject):
     def unretained_command_buffer(self) -> ObjCObject:
         return MTLCommandBuffer(self.runtime, self, retains=False).autorelease()
 
-    @message("setLabel:")
-    def set_label(self, label: Any) -> None:
-        self.label = self.runtime.object(label).text
-
     @message("addResidencySet:")
     def add_residency_set(self, residency: Any) -> None:
         residency_set = self.runtime.object(residency)
@@ -91,10 +87,6 @@ class MTLCommandBuffer(SoftObject):
     def set_label(self, label: Any) -> None:
         self.label = self.runtime.object(label).text
 
-    @message("computeCommandEncoder")
-    def new_encoder(self) -> ObjCObject:
-        return self.new_typed_encoder(0)
-
     @message("computeCommandEncoderWithDispatchType:")
     def new_typed_encoder(self, kind: int) -> ObjCObject:
         if self.status_now != NOT_ENQUEUED:
@@ -131,10 +123,7 @@ class MTLCommandBuffer(SoftObject):
     @message("error")
     def error(self) -> ObjCObject | None:
         self._must_have_waited("error")
-        if not self._failure:
-            return None
-        domain = "MTLCommandBufferErrorDomain"
-        return NSError(self.runtime, domain, 3, self._failure).autorelease()
+        return NSError(self.runtime, self._failure).autorelease() if self._failure else None
 
     @message("GPUStartTime")
     def start_time(self) -> float:

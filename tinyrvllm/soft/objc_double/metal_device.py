@@ -67,10 +67,6 @@ class MTLDevice(SoftObject):
         text = f"Software Metal on {self.soft.engine.description} (limits of Apple{family})"
         return NSString(self.runtime, text).autorelease()
 
-    @message("registryID")
-    def registry_id(self) -> int:
-        return 1
-
     @message("maxThreadsPerThreadgroup")
     def max_threads(self) -> tuple[int, int, int]:
         return (1024, 1024, 1024)
@@ -86,14 +82,6 @@ class MTLDevice(SoftObject):
     @message("recommendedMaxWorkingSetSize")
     def working_set(self) -> int:
         return self.soft.machine.working_set
-
-    @message("currentAllocatedSize")
-    def allocated(self) -> int:
-        return sum(o.memory.nbytes for o in self.runtime.live() if isinstance(o, MTLBuffer))
-
-    @message("hasUnifiedMemory")
-    def unified(self) -> bool:
-        return True
 
     @message("supportsFamily:")
     def supports(self, family: int) -> bool:
@@ -135,14 +123,10 @@ class MTLDevice(SoftObject):
         try:
             compiled = self.soft.engine.compile(text)
         except CompileError as failure:
-            fail(self.runtime, error, "MTLLibraryErrorDomain", 3, str(failure))
+            fail(self.runtime, error, str(failure))
             return None
         warn(self.runtime, error)
         return self.new_object("MTLLibrary", compiled, self.runtime.object(options))
-
-    @message("newComputePipelineStateWithFunction:error:")
-    def new_pipeline(self, function: Any, error: Any) -> ObjCObject | None:
-        return self._pipeline(self.runtime.object(function), False, error)
 
     @message("newComputePipelineStateWithDescriptor:options:reflection:error:")
     def new_described_pipeline(
@@ -165,7 +149,7 @@ class MTLDevice(SoftObject):
                     f"maximum threadgroup memory allowed ({limit})"
                 )
         except CompileError as failure:
-            fail(self.runtime, error, "AGXMetal", 3, str(failure))
+            fail(self.runtime, error, str(failure))
             return None
         warn(self.runtime, error)
         return self.new_object("MTLComputePipelineState", function, kernel, indirect)
@@ -210,10 +194,6 @@ class MTLBuffer(SoftObject):
     @message("contents")
     def contents(self) -> Any:
         return None if self.storage == STORAGE_PRIVATE else ffi.cast("void *", self.address)
-
-    @message("gpuAddress")
-    def gpu_address(self) -> int:
-        return self.address
 
     @message("setLabel:")
     def set_label(self, label: Any) -> None:

@@ -67,13 +67,6 @@ class MTLComputeCommandEncoder(SoftObject):
         for i in range(places.length):
             self.set_buffer(handles[i], offsets[i], places.location + i)
 
-    @message("setBufferOffset:atIndex:")
-    def set_offset(self, offset: int, slot: int) -> None:
-        self._open("setBufferOffset:atIndex:")
-        if slot not in self.bindings.buffers:
-            raise ObjCError(f"{self}: no buffer at slot {slot} whose offset could change")
-        self.bindings.bind(self, self.bindings.buffers[slot][0], offset, slot)
-
     @message("setBytes:length:atIndex:")
     def set_bytes(self, pointer: Any, nbytes: int, slot: int) -> None:
         self._open("setBytes:length:atIndex:")
@@ -94,20 +87,12 @@ class MTLComputeCommandEncoder(SoftObject):
         self._open("dispatchThreadgroups:threadsPerThreadgroup:")
         self.record(self.bindings, size(groups), size(threads))
 
-    @message("dispatchThreads:threadsPerThreadgroup:")
-    def dispatch_threads(self, grid: Any, threads: Any) -> None:
-        self._open("dispatchThreads:threadsPerThreadgroup:")
-        self.record(self.bindings, (1, 1, 1), size(threads), size(grid))
-
-    def record(
-        self, bindings: Bindings, groups: Size, threads: Size, grid: Size | None = None
-    ) -> None:
+    def record(self, bindings: Bindings, groups: Size, threads: Size) -> None:
         """Adds one dispatch, of this encoder or of an indirect command buffer."""
         limit = self.soft.machine.max_threadgroup_memory
         if 0 in groups and 0 in threads and bindings.pipeline is not None:
             return  # an empty dispatch only sets the pipeline
         run = bindings.run(self, groups, threads, limit)
-        run.grid = grid or run.grid
         if self.concurrent and self.soft.check:
             self.hazards.add(run, bindings)
         if 0 not in run.grid:
@@ -124,26 +109,18 @@ class MTLComputeCommandEncoder(SoftObject):
         self._open("memoryBarrierWithResources:count:")
         self.hazards.barrier({self.runtime.object(handles[i]) for i in range(count)})
 
-    @message("useResource:usage:")
-    def use_resource(self, handle: Any, usage: int) -> None:
-        self._open("useResource:usage:")
-        buffer = self.runtime.object(handle)
-        self.used.add(buffer)
-        self.commands.use(buffer)
-
     @message("useResources:count:usage:")
     def use_resources(self, handles: Any, count: int, usage: int) -> None:
+        self._open("useResources:count:usage:")
         for i in range(count):
-            self.use_resource(handles[i], usage)
+            buffer = self.runtime.object(handles[i])
+            self.used.add(buffer)
+            self.commands.use(buffer)
 
     @message("executeCommandsInBuffer:withRange:")
     def execute(self, indirect: Any, places: Any) -> None:
         self._open("executeCommandsInBuffer:withRange:")
         self.runtime.object(indirect).execute(self, places.location, places.length)
-
-    @message("setLabel:")
-    def set_label(self, label: Any) -> None:
-        self.label = self.runtime.object(label).text
 
     @message("endEncoding")
     def end(self) -> None:

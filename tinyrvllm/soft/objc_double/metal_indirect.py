@@ -51,10 +51,6 @@ class MTLIndirectCommandBuffer(SoftObject):
         self.slots, self.threadgroup_slots = described.slots, described.threadgroup_slots
         self.commands = [MTLIndirectComputeCommand(runtime, self) for _ in range(count)]
 
-    @message("size")
-    def command_count(self) -> int:
-        return len(self.commands)
-
     @message("indirectComputeCommandAtIndex:")
     def command(self, index: int) -> ObjCObject:
         if index >= len(self.commands):
@@ -138,10 +134,6 @@ class MTLIndirectComputeCommand(SoftObject):
     def set_barrier(self) -> None:
         self.barrier = True
 
-    @message("clearBarrier")
-    def clear_barrier(self) -> None:
-        self.barrier = False
-
 
 class MTLResidencySetDescriptor(SoftObject):
     """How large a residency set will be."""
@@ -160,10 +152,6 @@ class MTLResidencySet(SoftObject):
         if buffer not in self._allocations:
             self._allocations.add(buffer)
             self.hold(buffer)
-
-    @message("allocationCount")
-    def allocation_count(self) -> int:
-        return len(self._allocations)
 
     @message("commit")
     def commit(self) -> None:

@@ -82,10 +82,6 @@ class MTLLibrary(SoftObject):
         self.exact_functions = options.math_functions == 1 if new else not options.fast_math
         self.language = options.language
 
-    @message("setLabel:")
-    def set_label(self, label: Any) -> None:
-        self.label = self.runtime.object(label).text
-
     @message("functionNames")
     def names(self) -> ObjCObject:
         names = [NSString(self.runtime, name) for name in self.compiled.functions]
@@ -93,10 +89,6 @@ class MTLLibrary(SoftObject):
         for name in names:  # the array holds them now
             name.release()
         return array
-
-    @message("newFunctionWithName:")
-    def function(self, name: Any) -> ObjCObject | None:
-        return self._function(self.runtime.object(name).text, {}, None)
 
     @message("newFunctionWithName:constantValues:error:")
     def constant_function(self, name: Any, constants: Any, error: Any) -> ObjCObject | None:
@@ -107,21 +99,21 @@ class MTLLibrary(SoftObject):
         info = self.compiled.functions.get(name)
         if info is None:
             text = f"Function {name} was not found in the library"
-            fail(self.runtime, error, "MTLLibraryErrorDomain", 5, text)
+            fail(self.runtime, error, text)
             return None
         constants = {}
         for index, constant in info.function_constants.items():
             found = values.get(index, values.get(constant.name))
             if found is None and constant.required:
                 text = f"function constant {constant.name} (index {index}) of {name} has no value"
-                fail(self.runtime, error, "MTLLibraryErrorDomain", 3, text)
+                fail(self.runtime, error, text)
                 return None
             if found is not None and found[0] != SYNONYMS.get(constant.type, constant.type):
                 text = (
                     f"function constant {constant.name} of {name} is {constant.type}, "
                     f"its value was set as {found[0]}"
                 )
-                fail(self.runtime, error, "MTLLibraryErrorDomain", 3, text)
+                fail(self.runtime, error, text)
                 return None
             if found is not None:
                 constants[index] = found[1]
@@ -140,10 +132,6 @@ class MTLFunction(SoftObject):
         self.library, self.info, self.constants = library, info, constants
         self.label = info.name
 
-    @message("name")
-    def name(self) -> ObjCObject:
-        return NSString(self.runtime, self.info.name).autorelease()
-
 
 class MTLComputePipelineDescriptor(SoftObject):
     """What a pipeline is made of."""
@@ -160,10 +148,6 @@ class MTLComputePipelineDescriptor(SoftObject):
     @message("setSupportIndirectCommandBuffers:")
     def set_indirect(self, supported: bool) -> None:
         self.indirect = supported
-
-    @message("setLabel:")
-    def set_label(self, label: Any) -> None:
-        self.label = self.runtime.object(label).text
 
 
 class MTLComputePipelineState(SoftObject):
@@ -197,7 +181,3 @@ class MTLComputePipelineState(SoftObject):
     @message("staticThreadgroupMemoryLength")
     def threadgroup_memory(self) -> int:
         return self.kernel.static_threadgroup_bytes
-
-    @message("supportIndirectCommandBuffers")
-    def supports_indirect(self) -> bool:
-        return self.indirect
