@@ -540,7 +540,9 @@ MUTANTS = {
     "threadgroup memory not in sixteens": (
         "library.py", "any(nbytes % 16 for nbytes in threadgroup_memory)", "False",
     ),
-    "constants not limited": ("command.py", "if not 0 < len(memory) <= MAX_CONSTANTS:", "if False:"),
+    "constants not limited": (
+        "command.py", "if not 0 < len(memory) <= MAX_CONSTANTS:", "if False:",
+    ),
     "constants at the wrong slot": (
         "command.py", "len(memory), len(buffers))", "len(memory), len(buffers) + 1)",
     ),
