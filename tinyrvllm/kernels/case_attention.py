@@ -53,21 +53,21 @@ def _rope(
 
     # One buffer holds qkv and both pools, and a last launch gathers them as floats.
     x = whole(device.from_numpy(qkv))
-    pools = [whole(device.buffer(layout.nbytes)) for _ in range(2)]
+    k_pool, v_pool = (whole(device.buffer(layout.nbytes)) for _ in range(2))
     head_bytes = 4 * head_dim
-    qkv_spans = [
+    q, k, v = (
         x.part(at * head_bytes, x.nbytes - at * head_bytes) for at in (0, heads, heads + kv_heads)
-    ]
+    )
     gain_spans = (floats(device, gains[0]), floats(device, gains[1]))
     launch = rope.rope_and_store(
-        *qkv_spans, floats(device, rope.turns(frequencies)) if half else x,
-        ints(device, positions), ints(device, slots), *pools, layout, rows, heads, rope_dim,
-        interleaved, (width, width, width), gain_spans if norm else None, 1e-6,
+        q, k, v, floats(device, rope.turns(frequencies)) if half else x,
+        ints(device, positions), ints(device, slots), k_pool, v_pool, layout, rows, heads,
+        rope_dim, interleaved, (width, width, width), gain_spans if norm else None, 1e-6,
     )  # fmt: skip
     counts = [rows * width, *(layout.nbytes // layout.dtype.itemsize,) * 2]
     gathered = device.buffer(4 * sum(counts))
     out, at, launches = whole(gathered), 0, [launch]
-    for source, count in zip((x, *pools), counts, strict=True):
+    for source, count in zip((x, k_pool, v_pool), counts, strict=True):
         to = out.part(4 * at, 4 * count)
         is_half = source is not x and not f32
         launches.append(
@@ -128,11 +128,12 @@ def _attention(
             k, v = kv.astype(np.float64)
             expected[mine] = attend(q[mine].astype(np.float64), k, v, scale, window, softcap)
     out = device.from_numpy(np.full(q.shape, 7, np.float32))
-    pools = [layout.pack_k(caches[0]), layout.pack_v(caches[1])]
+    k_pool = whole(device.from_numpy(layout.pack_k(caches[0])))
+    v_pool = whole(device.from_numpy(layout.pack_v(caches[1])))
     problem = attention.Attention(
-        floats(device, q), *(whole(device.from_numpy(pool)) for pool in pools),
-        ints(device, tables), ints(device, list(contexts)), ints(device, start), whole(out),
-        layout, heads, len(contexts), max_blocks, scale, window, softcap,
+        floats(device, q), k_pool, v_pool, ints(device, tables), ints(device, list(contexts)),
+        ints(device, start), whole(out), layout, heads, len(contexts), max_blocks, scale,
+        window, softcap,
     )  # fmt: skip
     longest = max(*contexts, bound) if bound else max(contexts)
     launches: list[Launch]

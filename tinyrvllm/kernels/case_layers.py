@@ -5,7 +5,8 @@ from math import erf
 from typing import TYPE_CHECKING
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
@@ -18,7 +19,6 @@ from .quant import FLOAT_TILES, Matrix, row_bytes
 if TYPE_CHECKING:
     from ..mtl.device import Device
 
-Kind = GGMLQuantizationType
 MATMULS: dict[str, Callable[[Matmul], Launch]] = {
     "matvec": matvec.launch, "ksplit": ksplit.launch, "gemm": gemm.launch,
 }  # fmt: skip

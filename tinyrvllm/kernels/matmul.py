@@ -1,9 +1,10 @@
 """One matrix multiplication, y = x W^T with its epilogue, and which kernel should do it.
 
 The three kernels (matvec, ksplit, gemm) take the same `Matmul` and each of them takes every
-shape; `choose` is a matter of speed. The choice may change bits: each kernel sums in its own
-order, and ksplit and gemm round weights to half. Within one kernel a row's result depends on
-nothing but the row, so a fixed choice makes batches reproducible (batch_invariant).
+shape; which one runs is a matter of speed (MATVEC_ROWS, KSPLIT_ROWS). The choice may change bits:
+each kernel sums in its own order, and ksplit and gemm round weights to half. Within one kernel a
+row's result depends on nothing but the row, so a fixed choice makes batches reproducible
+(batch_invariant).
 """
 
 import struct

@@ -33,9 +33,13 @@ def _matmuls() -> list[Case]:
             case(kernel, kind="Q8_0", rows=8, outputs=33, inputs=64, magnitude=1e20),
         ]  # fmt: skip
     for rows in (1, 3, 7):
-        shape = {"kind": "Q8_0", "rows": rows, "outputs": 130, "inputs": 576, "norm": True}
-        cases.append(case("matvec", **shape))
-        cases.append(case("matvec", **shape, residual=True, squares=True))
+        for fused in (False, True):
+            cases.append(
+                case(
+                    "matvec", kind="Q8_0", rows=rows, outputs=130, inputs=576, norm=True,
+                    residual=fused, squares=fused,
+                )
+            )  # fmt: skip
     return cases
 
 
