@@ -74,13 +74,23 @@ class Compiler:
             flags += ["-D_WIN32", "-mno-stack-arg-probe"]  # a fiber's stack needs no probing
         return tuple(flags)
 
-    def run(self, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([*self.clang, *arguments], capture_output=True, text=True, check=False)
+    def run(
+        self, arguments: Sequence[str], sent: str | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """`sent` goes to the compiler's standard input."""
+        return subprocess.run(
+            [*self.clang, *arguments],
+            input=sent,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
 
-    def preprocess(self, path: Path, include: Sequence[Path], defines: Sequence[str]) -> str:
-        """The preprocessed text of a user's file. Raises MSLError."""
+    def preprocess(self, source: str, include: Sequence[Path], defines: Sequence[str]) -> str:
+        """The preprocessed text of a user's source. Raises MSLError."""
         flags = [f"-I{p}" for p in [*include, INCLUDE]] + [f"-D{d}" for d in defines]
-        result = self.run(["-E", *LANGUAGE, *flags, str(path)])
+        result = self.run(["-E", *LANGUAGE, *flags, "-"], source)
         if result.returncode:
             raise MSLError(result.stderr)
         return result.stdout

@@ -4,7 +4,6 @@ With MSL_PREPROCESS our metal_stdlib is empty: the front end sees the user's tok
 else, and the translated code includes the whole of it by itself.
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,13 +21,10 @@ DEFINES = (
 def preprocess(
     source: str,
     filename: str,
-    run: Callable[[Path, Sequence[Path], Sequence[str]], str],
+    run: Callable[[str, Sequence[Path], Sequence[str]], str],
     include: Sequence[Path] = (),
     defines: Sequence[str] = (),
 ) -> str:
     """`run` is the compiler's preprocessor (Compiler.preprocess). Raises MSLError."""
-    with tempfile.TemporaryDirectory(prefix="tinyrvllm-") as folder:
-        path = Path(folder) / "source.metal"
-        name = filename.replace("\\", "/").replace('"', "'")
-        path.write_text(f'#line 1 "{name}"\n{source}', encoding="utf-8")
-        return run(path, include, [*DEFINES, *defines])
+    name = filename.replace("\\", "/").replace('"', "'")
+    return run(f'#line 1 "{name}"\n{source}', include, [*DEFINES, *defines])
