@@ -71,6 +71,20 @@ def test_run_check_finds_what_is_out_of_bounds(capsys: pytest.CaptureFixture[str
     assert "sum[i] = a[i] + b[i];" in capsys.readouterr().err
 
 
+def test_run_follows_one_thread(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        str(KERNELS / "reductions.metal"), "argmax", "--grid", "64", "--group", "64",
+        "--buffer", "x=f32:1,5,2,5", "--buffer", "out=u32:7", "--buffer", "n=u32:4",
+        "--follow", "thread=0",
+    ]  # fmt: skip
+    assert run_command.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "reductions.metal:72: float best = -INFINITY;  -> best = -inf\n" in text
+    assert "{ best = x[i]; at = i; }  -> best = 1  at = 0\n" in text  # thread 0 has x[0] alone
+    assert "{ best = value; at = index; }  -> best = 5  at = 1\n" in text  # and lane 1's in the end
+    assert text.index("if (tid.x != 0) return;") < text.index("out[0] = at;  -> out[0] = 1\n")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -78,6 +92,7 @@ def test_run_check_finds_what_is_out_of_bounds(capsys: pytest.CaptureFixture[str
         ([*ADD, "--buffer", "z=f32:zeros:4"], "has no buffer argument 'z'; it has: a, b, sum, n"),
         ([*ADD, "--buffer", "a=f33:zeros:4"], "expected NAME=TYPE:FILL:COUNT"),
         ([ADD[0], "sub", *ADD[2:]], "no kernel 'sub'; the file has: add, scale"),
+        ([*ADD, *BUFFERS, "--buffer", "sum=f32:zeros:100", "--follow", "thread=100"], "no thread (100"),
         ([*ADD[:2], "--grid", "9", "--group", "2048", *BUFFERS], "runs with 1 to 1024 threads"),
     ],
 )

@@ -18,8 +18,9 @@ import numpy as np
 
 from tinyrvllm.soft.compile import add_source_options
 from tinyrvllm.soft.cpu.execute import Dispatch, Size, run
+from tinyrvllm.soft.cpu.following import follow, table
 from tinyrvllm.soft.cpu.library import KernelInfo, SoftLibrary, compile_library
-from tinyrvllm.soft.msl import MSLError
+from tinyrvllm.soft.msl import MSLError, diagnostics
 
 TYPES = {
     "f32": np.float32, "f16": np.float16, "u8": np.uint8, "i8": np.int8, "u16": np.uint16,
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.file.read_text(encoding="utf-8"),
             filename=options.file.name,
             check=options.check,
+            follow=options.follow is not None,
             include=[options.file.parent, *options.include],
             defines=options.define,
         )
@@ -49,13 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         kernel = library.kernel(info.name, dict(map(_constant, options.constant)))
         bound = {slot: (a.ctypes.data, a.nbytes) for slot, a in buffers.items()}
-        reports = run([Dispatch(kernel, bound, options.grid, options.group, memory)])
+        dispatch = Dispatch(kernel, bound, options.grid, options.group, memory)
+        events = [] if options.follow is None else follow(dispatch, options.follow)
+        reports = run([dispatch]) if options.follow is None else []
     except MSLError as error:
         print(error, file=sys.stderr)
         return 1
     except (OSError, ValueError, KeyError) as error:
         print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
         return 2
+    if events:
+        print(table(events, diagnostics.numbered(library.filename, library.source)))
     names = {p.index: p.name for p in info.params if p.kind == "buffer"}
     if options.save:
         options.save.mkdir(parents=True, exist_ok=True)
@@ -98,7 +104,12 @@ def _parser() -> argparse.ArgumentParser:
         "--constant", action="append", default=[], metavar="INDEX=VALUE",
         help="a function constant",
     )  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="report races, bad reads and writes")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument(
+        "--follow", type=position, metavar="thread=X[,Y[,Z]]",
+        help="print what the thread at this position of the grid does, statement by statement",
+    )  # fmt: skip
+    modes.add_argument("--check", action="store_true", help="report races, bad reads and writes")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write each buffer to NAME.npy")
     parser.add_argument("--json", action="store_true", help="print all buffers as JSON")
     return parser
@@ -110,6 +121,13 @@ def size(text: str) -> Size:
     if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
         raise ValueError(text)
     x, y, z = numbers + [1] * (3 - len(numbers))
+    return x, y, z
+
+
+def position(text: str) -> Size:
+    """'thread=37' or 'thread=3,7' as three numbers."""
+    numbers = [int(n) for n in text.removeprefix("thread=").split(",")]
+    x, y, z = numbers + [0] * (3 - len(numbers))
     return x, y, z
 
 

@@ -22,6 +22,8 @@ from tinyrvllm.soft.msl.translate import KernelUnit, Unit
 Constants = Mapping[int, int | float | bool]
 
 LEAD, REST, SPACES = ("-DMSL_LEAD=1",), ("-DMSL_LEAD=0",), ("-DMSL_LEAD=1", "-DMSL_AS")
+# A program for code counts the threadgroup memory of its one kernel.
+_MANY_KERNELS = "#undef MSL_STATIC_BYTES\n#define MSL_STATIC_BYTES(kernel, count)\n"
 _POOL = ThreadPoolExecutor(4, thread_name_prefix="tinyrvllm-compile")
 _HEADERS: SingleFlight[Path] = SingleFlight()
 
@@ -41,20 +43,21 @@ def syntax_diagnostics(unit: Unit, flags: tuple[str, ...]) -> str:
         path = Path(folder) / "syntax.cpp"
         functions = (k.kernel.function for k in unit.kernels.values())
         kernels = (f"constexpr auto msl_kernel{i} = &{f};" for i, f in enumerate(functions))
-        path.write_text(_program(unit, _values(unit, {}), "\n".join(kernels)), encoding="utf-8")
-        flags = (*flags, *_matrix_flags(unit))
+        values = _MANY_KERNELS + _values(unit, {})
+        path.write_text(_program(unit, values, "\n".join(kernels)), encoding="utf-8")
+        flags = (*flags, *_mode_flags(unit))
         return compiler.find().check_syntax(path, [*flags, *_including(_header(flags))])
 
 
 def kernel(whole: Unit, unit: KernelUnit, constants: Constants, check: bool) -> bytes:
     """The shared library of one kernel. Raises MSLError with clang's own text."""
-    flags = [*_matrix_flags(whole), *(compiler.CHECK_FLAGS if check else ())]
+    flags = [*_mode_flags(whole), *(compiler.CHECK_FLAGS if check else ())]
     jobs, objects = [], []
     with tempfile.TemporaryDirectory(prefix="tinyrvllm-") as folder:
         sides = {"lead": LEAD, "rest": REST} if has_two_sides(whole, unit) else {"lead": LEAD}
         for side, defines in sides.items():
             path, output = Path(folder) / f"{side}.cpp", Path(folder) / f"{side}.o"
-            text = _program(whole, _values(whole, constants), _entry(unit, side, check))
+            text = _program(whole, _values(whole, constants), _entry(unit, side, check or bool(whole.steps)))
             path.write_text(text, encoding="utf-8")
             checks = functools.partial(instrument, side=side, alone=len(sides) == 1)
             code = (*defines, *flags)
@@ -123,18 +126,20 @@ def _program(whole: Unit, values: str = "", entry: str = "") -> str:
     )
 
 
-def _entry(unit: KernelUnit, side: str, check: bool) -> str:
+def _entry(unit: KernelUnit, side: str, fibers: bool) -> str:
+    """`fibers`: the threads need stacks of their own, even where a loop would do."""
     arguments = [f"&{unit.kernel.function}"]
     for p in unit.kernel.params:
         slots = {"buffer": f"Buffer<{p.index}>", "threadgroup": f"Threadgroup<{p.index}>"}
         arguments.append("msl::" + slots.get(p.kind, p.kind))
-    how = "loop_entry" if unit.level == Level.LOOP and not check else "fiber_entry"
+    how = "loop_entry" if unit.level == Level.LOOP and not fibers else "fiber_entry"
     text = f"MSL_ENTRY({side}, msl::{how}<{', '.join(arguments)}>)"
     return text + (f"\nMSL_ENTRY_BYTES({unit.kernel.frame})" if side == "lead" else "")
 
 
-def _matrix_flags(whole: Unit) -> tuple[str, ...]:
-    return ("-DMSL_MATRIX_PER_LANE",) if whole.per_lane else ()
+def _mode_flags(whole: Unit) -> tuple[str, ...]:
+    per_lane = ("-DMSL_MATRIX_PER_LANE",) if whole.per_lane else ()
+    return (*per_lane, "-DMSL_FOLLOW") if whole.steps else per_lane
 
 
 def _values(whole: Unit, constants: Constants) -> str:

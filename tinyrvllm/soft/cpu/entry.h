@@ -132,6 +132,45 @@ template <auto f, class... K> MSL_INLINE void loop_entry(const Dispatch *d, Aren
 }
 }  // namespace msl
 
+// Follow mode: notes of what one thread ran and assigned (msl/follow.py writes the calls).
+#ifdef MSL_FOLLOW
+namespace msl {
+struct Note {
+  uint step, kind, count;  // kind 0: no value; 1: float; 2: integer
+  double value[4];
+};
+struct Followed {
+  U3 group;
+  uint index, most, count;  // count goes on behind `most`, notes do not
+  Note *notes;
+};
+MSL_INLINE Note *note(uint step) {
+  Arena *a = arena();
+  Followed *f = a->d->followed;
+  U3 g = a->group_id;
+  if (a->first + thread_index() != f->index || g.x != f->group.x || g.y != f->group.y || g.z != f->group.z) return nullptr;
+  if (f->count >= f->most) return nullptr;
+  Note *n = &f->notes[f->count++];
+  *n = {step, 0, 0, {}};
+  return n;
+}
+template <class T> MSL_INLINE void note_value(uint step, const T &value) {
+  typedef typename shape<T>::elem E;
+  if constexpr (requires(E e) { (double)e; e + e; } && shape<T>::n <= 4) {
+    Note *n = note(step);
+    if (!n) return;
+    n->kind = E(0.5f) == E(0) ? 2 : 1;
+    n->count = shape<T>::n;
+    if constexpr (shape<T>::n == 1) n->value[0] = (double)value;
+    else
+      for (int i = 0; i < shape<T>::n; i++) n->value[i] = (double)value[i];
+  }
+}
+}  // namespace msl
+#define MSL_STEP(k) (void)msl::note(k)
+#define MSL_VALUE(k, value) msl::note_value(k, value)
+#endif
+
 // What a kernel's library shows to native.py.
 #define MSL_ENTRY(side, ...) \
   MSL_EXPORT void msl_##side(const msl::Dispatch *d, msl::Arena *a, uint index) { __VA_ARGS__(d, a, index); }

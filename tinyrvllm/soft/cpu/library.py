@@ -15,6 +15,7 @@ from tinyrvllm.soft.cpu.single_flight import SingleFlight
 from tinyrvllm.soft.msl import MSLError, diagnostics
 from tinyrvllm.soft.msl.calls import Level
 from tinyrvllm.soft.msl.constants import FunctionConstant
+from tinyrvllm.soft.msl.follow import Step
 from tinyrvllm.soft.msl.kernels import Param
 from tinyrvllm.soft.msl.preprocess import preprocess
 from tinyrvllm.soft.msl.translate import KernelUnit, Unit, translate
@@ -41,6 +42,7 @@ class SoftKernel:
     info: KernelInfo
     level: Level
     check: bool
+    steps: tuple[Step, ...]  # what a followed thread may note
     static_threadgroup_bytes: int
     entry: int  # address of the code for lane 0, or for all lanes
     entry_rest: int
@@ -63,6 +65,7 @@ class SoftLibrary:
     def __init__(self, unit: Unit, key: str, filename: str, source: str, check: bool) -> None:
         self.filename, self.source, self.check = filename, source, check
         self._unit, self._key = unit, key
+        self.steps = unit.steps
         self._kernels: SingleFlight[SoftKernel] = SingleFlight()
         self.functions = {name: _info(k) for name, k in unit.kernels.items()}
 
@@ -100,8 +103,9 @@ class SoftLibrary:
         info = self.functions[unit.kernel.name]
         return SoftKernel(
             info,
-            unit.level,
+            Level.THREADGROUP if self.check or self.steps else unit.level,
             self.check,
+            self.steps,
             code.static_bytes,
             code.lead,
             code.rest,
@@ -116,6 +120,7 @@ def compile_library(
     *,
     filename: str,
     check: bool = False,
+    follow: bool = False,
     include: Sequence[Path] = (),
     defines: Sequence[str] = (),
 ) -> SoftLibrary:
@@ -123,13 +128,13 @@ def compile_library(
 
     `filename` is what diagnostics call it; `include` are folders of the user's own headers;
     `defines` are "NAME=VALUE". With `check`, the kernels report what goes wrong while they run
-    (check.py).
+    (check.py); with `follow`, what one thread does (execute.follow).
     """
     cc = compiler.find()
     text = None
     if include:  # what the included files say decides, so they are read before the cache is asked
         text = _preprocess(source, filename, cc, include, defines)
-    key = cache.key(text or source, filename, tuple(defines), compiler.identity())
+    key = cache.key(text or source, filename, tuple(defines), follow, compiler.identity())
     path = cache.get(key + ".unit")
     if path is not None:
         return SoftLibrary(pickle.loads(path.read_bytes()), key, filename, source, check)
@@ -137,13 +142,14 @@ def compile_library(
     try:
         if text is None:
             text = _preprocess(source, filename, cc, include, defines)
-        unit = translate(text, filename)
+        unit = translate(text, filename, follow)
     except MSLError as error:
         raise _in_apples_manner(error, filename, source) from None
     spaces = build.syntax_diagnostics(unit, build.SPACES)
     found = diagnostics.address_space_errors(spaces)
     if not found and diagnostics.parse(spaces):  # doubtful ones: ask without address spaces
         found = diagnostics.parse(build.syntax_diagnostics(unit, build.LEAD))
+    found = [d for d in found if not d.at_pipeline]
     if found:
         raise MSLError(diagnostics.render(found, {filename: source}))
     cache.put(key + ".unit", pickle.dumps(unit))

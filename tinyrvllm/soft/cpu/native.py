@@ -16,6 +16,7 @@ SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 ffi = cffi.FFI()
 ffi.cdef("""
 typedef struct { uint32_t x, y, z; } U3;
+struct Followed;
 typedef struct {
     uintptr_t entry, entry_rest;
     uintptr_t buffer[31];
@@ -24,7 +25,10 @@ typedef struct {
     U3 grid_threads, groups, group;
     uint32_t level, order;
     void *watch;
+    struct Followed *followed;
 } Dispatch;
+typedef struct { uint32_t step, kind, count; double value[4]; } Note;
+typedef struct Followed { U3 group; uint32_t index, most, count; Note *notes; } Followed;
 uint32_t msl_pool_size(void);
 uint32_t msl_dispatch_size(void);
 void msl_pool_init(void *pool);

@@ -34,6 +34,7 @@ struct Dispatch {
   uint level;                    // 0: a plain loop; 1: simdgroups one by one; 2: all threads together
   uint order;                    // checking mode: seed of the lane order, 0: ascending
   struct Watch *watch;           // checking mode: the buffers' bounds, and where findings go
+  struct Followed *followed;     // follow mode: which thread, and what it did
 };
 
 enum : uint { FRESH = 0, BARRIER = 1u << 31, DONE = ~0u, MIXED = ~0u - 1 };

@@ -36,6 +36,12 @@ class Diagnostic:
     notes: str = ""
 
     @property
+    def at_pipeline(self) -> bool:
+        """An instance of a kernel template over a limit fails alone, when its pipeline is made."""
+        instance = re.search(r"template specialization '(?!msl::)", self.notes)
+        return "threadgroup memory exceeds" in self.message and instance is not None
+
+    @property
     def in_our_files(self) -> bool:
         return self.file == "msl_entries" or self.file.startswith(_SOFT)
 
@@ -78,7 +84,7 @@ def render(diagnostics: list[Diagnostic], sources: dict[str, str]) -> str:
     """In Apple's manner. `sources`: file name -> the text that the user wrote."""
     texts: dict[tuple[str, int], str] = {}
     for name, source in sources.items():
-        texts |= _numbered(name, source)
+        texts |= numbered(name, source)
     return "\n".join(_render(d, texts) for d in diagnostics)
 
 
@@ -87,7 +93,7 @@ def _render(d: Diagnostic, texts: dict[tuple[str, int], str]) -> str:
     for name in _OURS:
         message = message.replace(name, "")
     if (d.file, d.line) not in texts and path.is_file():
-        texts |= _numbered(d.file, path.read_text(errors="replace"))
+        texts |= numbered(d.file, path.read_text(errors="replace"))
     written = texts.get((d.file, d.line))
     if written is None:
         return f"{d.file}:{d.line}:{d.column}: error: {message}"
@@ -114,7 +120,7 @@ def _written_column(d: Diagnostic, written: str) -> int:
     return len(written) - len(written.lstrip()) + 1
 
 
-def _numbered(name: str, source: str) -> dict[tuple[str, int], str]:
+def numbered(name: str, source: str) -> dict[tuple[str, int], str]:
     """(file, line) -> text; #line directives, which a host splices includes with, are followed."""
     texts, number = {}, 1
     for line in source.splitlines():

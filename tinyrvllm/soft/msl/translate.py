@@ -14,6 +14,7 @@ from tinyrvllm.soft.msl import (
 )
 from tinyrvllm.soft.msl.calls import CallGraph, Level
 from tinyrvllm.soft.msl.constants import FunctionConstant
+from tinyrvllm.soft.msl.follow import Follower, Step
 from tinyrvllm.soft.msl.kernels import Kernel
 from tinyrvllm.soft.msl.tokens import Tokens
 
@@ -34,10 +35,14 @@ class Unit:
     kernels: dict[str, KernelUnit]  # host name -> kernel
     constants: dict[int, FunctionConstant]  # all of the source
     per_lane: bool  # thread_elements() is used: each lane holds its own part of a matrix
+    steps: tuple[Step, ...] = ()  # what a followed thread may note
 
 
-def translate(preprocessed: str, filename: str) -> Unit:
-    """Raises MSLError for what is no Metal, and for Metal that this device does not run."""
+def translate(preprocessed: str, filename: str, follow: bool = False) -> Unit:
+    """Raises MSLError for what is no Metal, and for Metal that this device does not run.
+
+    With `follow`, the code notes the statements that one thread runs.
+    """
     tokens = Tokens(preprocessed, filename)
     unsupported.words(tokens)
     qualifiers.methods(tokens)
@@ -45,6 +50,7 @@ def translate(preprocessed: str, filename: str) -> Unit:
     aggregates.restore(tokens)
     spelling.literals(tokens)
     found = list(declarations.scan(tokens))
+    follower = Follower(tokens, found) if follow else None
     graph = CallGraph(tokens, found)
     unsupported.recursion(tokens, found, graph)
     function_constants = constants.collect(tokens, found)
@@ -54,6 +60,9 @@ def translate(preprocessed: str, filename: str) -> Unit:
     spelling.vectors(tokens)
     spelling.braces(tokens)
     qualifiers.overloads(tokens, found)
+    if follower:
+        follower.mark()
+    steps = tuple(follower.steps) if follower else ()
     units: dict[str, KernelUnit] = {}
     for kernel in listed:
         reached = graph.reached(kernel.base)
@@ -63,4 +72,4 @@ def translate(preprocessed: str, filename: str) -> Unit:
             graph.uses_matrices(kernel.base),
             {i: c for i, c in function_constants.items() if c.name in reached},
         )
-    return Unit(tokens.source(), units, function_constants, per_lane)
+    return Unit(tokens.source(), units, function_constants, per_lane, steps)
