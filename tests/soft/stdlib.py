@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tinyrvllm.soft.cpu import execute
-from tinyrvllm.soft.cpu.library import SoftLibrary, compile_library
+from tinyrvllm.soft.cpu.library import SoftKernel, SoftLibrary, compile_library
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 CASES_PER_KERNEL = 80  # one kernel is one compilation
@@ -91,12 +91,22 @@ def run_kernel(
     library: SoftLibrary, name: str, *arrays: np.ndarray, threads: int, group: int = 32
 ) -> None:
     """Array number i is bound to buffer i; a grid of `threads` threads. Arrays are written back."""
-    memory = [_aligned(a) for a in arrays]
-    buffers = {k: (m.ctypes.data, m.nbytes) for k, m in enumerate(memory)}
-    dispatch = execute.Dispatch(library.kernel(name), buffers, (threads, 1, 1), (group, 1, 1))
-    execute.run([dispatch], threads=2)
-    for array, bytes_now in zip(arrays, memory, strict=True):
-        array[...] = bytes_now.view(array.dtype).reshape(array.shape)
+    launch(library.kernel(name), dict(enumerate(arrays)), (threads, 1, 1), (group, 1, 1))
+
+
+def launch(
+    kernel: SoftKernel,
+    arrays: dict[int, np.ndarray],
+    grid: tuple[int, int, int],
+    group: tuple[int, int, int],
+    memory: dict[int, int] | None = None,
+) -> None:
+    """`arrays` by buffer slot, written back; `grid` and `group` in threads."""
+    bound = {slot: _aligned(a) for slot, a in arrays.items()}
+    buffers = {slot: (m.ctypes.data, m.nbytes) for slot, m in bound.items()}
+    execute.run([execute.Dispatch(kernel, buffers, grid, group, memory)], threads=2)
+    for slot, array in arrays.items():
+        array[...] = bound[slot].view(array.dtype).reshape(array.shape)
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
