@@ -1,6 +1,7 @@
 """Runs kernels of tests/soft/kernels on numpy arrays."""
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +27,19 @@ def launch(
     memory: dict[int, int] | None = None,
     constants: dict[int, int | float | bool] | None = None,
     threads: int = 1,
+    resident: Sequence[np.ndarray] = (),
 ) -> None:
-    """Binds `buffers` to slots 0, 1, ... ; `grid` counts threads."""
+    """Binds `buffers` to slots 0, 1, ... ; `grid` counts threads.
+
+    `resident`: arrays whose addresses stand in a buffer.
+    """
     bound = {i: (a.ctypes.data, a.nbytes) for i, a in enumerate(buffers)}
     full = (tuple(size) + (1, 1, 1) for size in (grid, group))
     (gx, gy, gz, *_), (tx, ty, tz, *_) = full
     made = library(stem).kernel(kernel, constants)
-    run([Dispatch(made, bound, (gx, gy, gz), (tx, ty, tz), memory)], threads)
+    reached = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in resident]
+    dispatch = Dispatch(made, bound, (gx, gy, gz), (tx, ty, tz), memory, resident=reached)
+    run([dispatch], threads)
 
 
 def u32(*values: int) -> np.ndarray:

@@ -1,6 +1,8 @@
 """The checker is checked: broken kernels are caught at the right line, correct ones pass."""
 
 import functools
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -101,3 +103,13 @@ def test_lines_of_spliced_files_are_their_own() -> None:
     assert "called from kernels.metal:8: put(to, i);" in str(overrun)
     [returned] = run([Dispatch(fill, slots, (3, 1, 1), (3, 1, 1))])
     assert (returned.kind, returned.file, returned.line) == ("early-return", "kernels.metal", 9)
+
+
+@pytest.mark.long
+def test_the_device_passes_its_other_tests_in_checking_mode() -> None:
+    parts = ("cpu_[kl]*", "stdlib_*")
+    files = [str(path) for part in parts for path in HERE.glob(f"test_{part}.py")]
+    assert len(files) >= 6, files
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.soft.in_checking_mode", *files]
+    done = subprocess.run(command, cwd=HERE.parent.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -72,7 +72,8 @@ def test_argument_buffer() -> None:
     out, shape = np.zeros(8, f32), np.zeros(48, np.uint8)
     shape[:4].view(np.uint32)[0] = 5
     pointers = np.array([out.ctypes.data, shape.ctypes.data], np.uint64)
-    launch("language", "argument_buffer", pointers, grid=(8,), group=(8,))
+    reached = (out, shape)
+    launch("language", "argument_buffer", pointers, grid=(8,), group=(8,), resident=reached)
     np.testing.assert_array_equal(out, 5 + np.arange(8))
 
 

@@ -1,6 +1,7 @@
 """Runs a list of dispatches: what an MTLCommandBuffer does once it is committed."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from tinyrvllm.soft.cpu import check, native, workers
@@ -9,6 +10,7 @@ from tinyrvllm.soft.cpu.library import SoftKernel
 from tinyrvllm.soft.msl.calls import Level
 
 THREADGROUP_BYTES = 32768  # Apple's limit, static plus dynamic
+LANE_ORDER = int(os.environ.get("TINYRVLLM_LANE_ORDER", "0"))
 CHECK_GAP = 16384  # MSL_GAP of runtime.h: between variables in the checking mode
 Size = tuple[int, int, int]
 
@@ -18,7 +20,8 @@ class Dispatch:
 
     `buffers`: slot -> (address, bytes from there to the end of what is bound). The memory must
     outlive the run. `threadgroup_memory`: [[threadgroup(n)]] index -> bytes. Sizes are threads.
-    For the checking mode only: `order` is the seed of the order in which lanes run (0: ascending),
+    For the checking mode only: `order` is the seed of the order in which lanes run (0: ascending;
+    None: $TINYRVLLM_LANE_ORDER, or 0),
     `resident` are ranges that the kernel reaches through addresses stored in buffers.
     Raises ValueError for what Metal would refuse: unbound arguments, too many threads, too much
     threadgroup memory.
@@ -31,7 +34,7 @@ class Dispatch:
         threads_per_grid: Size,
         threads_per_threadgroup: Size,
         threadgroup_memory: Mapping[int, int] | None = None,
-        order: int = 0,
+        order: int | None = None,
         resident: Sequence[Range] = (),
     ) -> None:
         self.kernel = kernel
@@ -50,7 +53,7 @@ class Dispatch:
         d.grid_threads, d.group = threads_per_grid, threads_per_threadgroup
         d.groups = [-(-n // t) for n, t in zip(threads_per_grid, (x, y, z), strict=True)]
         d.level = Level.THREADGROUP if kernel.check else kernel.level
-        d.order = order
+        d.order = LANE_ORDER if order is None else order
 
     def _bind(self, buffers: Mapping[int, tuple[int, int]]) -> None:
         for slot, (address, length) in buffers.items():
