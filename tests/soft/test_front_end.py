@@ -35,6 +35,11 @@ VALID = {
     "threadgroup atomic": body("threadgroup atomic_uint n; atomic_store_explicit(&n, 0, memory_order_relaxed);"),
     "threadgroup pointer": body("threadgroup float s[4]; threadgroup float *p = s; p[0] = 1;"),
     "threadgroup array of a template": body("threadgroup array<half, 8> s; s[0] = 1;"),
+    "two instances, and a copy that address spaces make doubtful": "struct B { half d; };\n"
+    "template <typename T> kernel void f(device T *a, device B *b) { threadgroup T s[4]; s[0] = 1; "
+    "B x = b[0]; a[0] = s[0] + T(x.d); }\n"
+    'template [[host_name("x")]] kernel void f<half>(device half *, device B *);\n'
+    'template [[host_name("y")]] kernel void f<float>(device float *, device B *);',
     "kernels from macros": "#define K(name, T) kernel void name(device T *a) { a[0] = T(1); }\nK(kf, float)\nK(kh, half)",
     "instantiation by decltype": "template <typename T> [[kernel]] void f(device T *a) { a[0] = T(1); }\n"
     'template [[host_name("f_half")]] [[kernel]] decltype(f<half>) f<half>;',

@@ -24,6 +24,8 @@ Constants = Mapping[int, int | float | bool]
 LEAD, REST, SPACES = ("-DMSL_LEAD=1",), ("-DMSL_LEAD=0",), ("-DMSL_LEAD=1", "-DMSL_AS")
 # A program for code counts the threadgroup memory of its one kernel.
 _MANY_KERNELS = "#undef MSL_STATIC_BYTES\n#define MSL_STATIC_BYTES(kernel, count)\n"
+# A source may have several instances of a kernel, of which each would state its size.
+_NO_SIZES = "#undef MSL_STATIC_BYTES\n#define MSL_STATIC_BYTES(kernel, count)\n"
 _POOL = ThreadPoolExecutor(4, thread_name_prefix="tinyrvllm-compile")
 _HEADERS: SingleFlight[Path] = SingleFlight()
 

@@ -35,16 +35,15 @@ template <class F, int K, class T> consteval uint place() {
 #define MSL_THREADGROUP(name, T, K) \
   constexpr uint msl_at##K = msl::place<msl_frame, K, T>(); \
   auto &name = *(T *)(uptr)(64 + msl_at##K)
-#define MSL_STATIC_BYTES(kernel, count)
 #else
 #define MSL_KERNEL_RESULT decltype(auto)
 #define MSL_THREADGROUP(name, T, K) \
   constexpr uint msl_at##K = msl::place<msl_frame, K, T>(); \
   auto &name = *(T *)(msl::threadgroup_memory(msl::arena()) + msl_at##K); \
   msl::check_variable(msl_at##K, sizeof(T), #name)
+#endif
 #define MSL_STATIC_BYTES(kernel, count) \
   static_assert(sizeof(msl::Placed<msl::Total<kernel>, 0, msl::end_of<msl_frame, count - 1>() - MSL_GAP * count>));
-#endif
 
 namespace msl {
 using namespace metal;
