@@ -1,0 +1,1 @@
+"""One file for each command of `python -m tinyrvllm.bench`, and what they share."""

@@ -1,0 +1,112 @@
+"""What every bench command shares: how to name a model, tables, progress.
+
+Imports nothing slow, so that --help is quick and `peers` can set BLAS threads before numpy loads.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tinyrvllm import hub
+from tinyrvllm.errors import TinyrvllmError
+
+BATCHES = (1, 4, 8, 16, 32)
+MAX_BATCH = 64  # sequences that may hold a convolution state at a time
+
+
+def command(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """The parser of a bench command, with --json."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tinyrvllm.bench {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser, default: str = hub.DEFAULT_MODEL) -> None:
+    """--model, -hf and --shape."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "-m", "--model", default=default, metavar="MODEL",
+        help="a GGUF file or a built-in name (default: %(default)s)",
+    )
+    which.add_argument("-hf", "--hf", metavar="USER/REPO[:QUANT]", help="from Hugging Face")
+    which.add_argument(
+        "--shape", metavar="NAME:TYPE",
+        help="random weights in a model's shape, e.g. smollm2-360m:q8_0 (written once, cached)",
+    )  # fmt: skip
+
+
+def model_path(args: argparse.Namespace) -> Path:
+    """The file that --model, -hf or --shape names."""
+    if args.shape:
+        from tinyrvllm import shapes
+
+        return shapes.resolve(args.shape)
+    return hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
+
+
+def add_batch(parser: argparse.ArgumentParser) -> None:
+    """--batch; None where it is not given."""
+    parser.add_argument(
+        "--batch", type=positive(MAX_BATCH), action="append", metavar="N",
+        help=f"sequences at a time, repeatable (default: {' '.join(map(str, BATCHES))})",
+    )  # fmt: skip
+
+
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """--prompt-tokens, --tokens and --seed: the original's work by default."""
+    parser.add_argument(
+        "--prompt-tokens", type=positive(), default=128, metavar="N",
+        help="length of each prompt (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--tokens", type=positive(), default=64, metavar="N",
+        help="tokens to generate for each (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N",
+        help="prompt i depends only on the seed and i (default: %(default)s)",
+    )  # fmt: skip
+
+
+class positive:  # noqa: N801 - reads as a type in add_argument
+    """An argparse type: a whole number from 1 to `limit`."""
+
+    def __init__(self, limit: int = 1 << 20) -> None:
+        self.limit = limit
+
+    def __call__(self, text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= self.limit:
+            raise argparse.ArgumentTypeError(f"expected 1 to {self.limit:,}, found {text!r}")
+        return int(text)
+
+
+def check_fits(tokens: int, context_length: int) -> None:
+    """Raises a TinyrvllmError when a prompt and its answer exceed the model's context."""
+    if tokens > context_length:
+        raise TinyrvllmError(
+            f"prompt and answer take {tokens:,} tokens, this model's context is "
+            f"{context_length:,}: lower --prompt-tokens or --tokens"
+        )
+
+
+def progress(text: str) -> None:
+    """A line that the next one overwrites; on terminals only."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with its columns in line."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        "| " + " | ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) + " |"
+        for line in (head, rule, *rows)
+    )

@@ -1,0 +1,143 @@
+"""Greedy sequences over runner.run, and what they cost: what sweep, compare and trace measure."""
+
+import statistics
+import time
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.model import Model
+from tinyrvllm.runner import open_runner
+from tinyrvllm.runner.batch import Batch
+
+BLOCK_SIZE = 16
+PREFILL_CHUNK = 512  # rows of a prompt in one step
+
+
+def prompt(seed: int, number: int, length: int, vocab_size: int) -> list[int]:
+    """Random tokens that depend on nothing but these arguments: batch 32 alone reproduces."""
+    rng = np.random.default_rng([seed, number])
+    return [int(token) for token in rng.integers(0, vocab_size, length)]
+
+
+def fnv1a(tokens: Many[Many[int]]) -> str:
+    """64-bit FNV-1a of all tokens, each as 4 bytes, little-endian, sequence after sequence."""
+    checksum = 0xCBF29CE484222325
+    for byte in b"".join(token.to_bytes(4, "little") for line in tokens for token in line):
+        checksum = (checksum ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return f"{checksum:016x}"
+
+
+@dataclass
+class Sequence:
+    """Tokens so far, of which `cached` are in the pool, in place `slot` of it."""
+
+    ids: list[int]
+    slot: int
+    cached: int = 0
+
+
+@dataclass
+class Generation:
+    """One run: what was generated, and the seconds of each prompt and of each decode step."""
+
+    tokens: list[list[int]]  # [sequences][new tokens]
+    prompt_tokens: int  # of each sequence
+    prefill_seconds: list[float]
+    step_seconds: list[float]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over all seconds, those of the prompts included."""
+        seconds = sum(self.prefill_seconds) + sum(self.step_seconds)
+        return sum(map(len, self.tokens)) / seconds
+
+    @property
+    def ms_per_step(self) -> float:
+        return 1e3 * statistics.fmean(self.step_seconds) if self.step_seconds else 0.0
+
+    @property
+    def first_token_ms(self) -> float:
+        """Of one prompt, alone: the median."""
+        return 1e3 * statistics.median(self.prefill_seconds)
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        return len(self.tokens) * self.prompt_tokens / sum(self.prefill_seconds)
+
+
+class Greedy:
+    """A model on a device, with room for `size` sequences of at most `length` tokens."""
+
+    def __init__(self, model: Model, device: str, size: int, length: int) -> None:
+        self.blocks = -(-length // BLOCK_SIZE)  # of each sequence, side by side in the pool
+        self.vocab_size = model.config.vocab_size
+        self.runner = open_runner(model, device, size * self.blocks, BLOCK_SIZE)
+
+    def step(self, work: Many[tuple[Sequence, int]]) -> None:
+        """Feeds the next n tokens of each (sequence, n), and appends the best next one to those
+        that are then complete."""
+        ends = np.cumsum([n for _, n in work])
+        complete = [s.cached + n == len(s.ids) for s, n in work]
+        logits = self._run(work, ends[complete] - 1)
+        finished = (s for (s, _), done in zip(work, complete, strict=True) if done)
+        for sequence, row in zip(finished, logits, strict=True):
+            best = int(np.argmax(row))
+            if np.isnan(row[best]):  # argmax finds a NaN first
+                raise TinyrvllmError(f"NaN among the logits after {len(sequence.ids)} tokens")
+            sequence.ids.append(best)
+
+    def generate(self, prompts: Many[list[int]], new_tokens: int) -> Generation:
+        """Each prompt alone, as it would arrive; then all sequences together, step by step."""
+        length = len(prompts[0])
+        sequences = [Sequence(list(ids), slot) for slot, ids in enumerate(prompts)]
+        prefills, steps = [], []
+        for sequence in sequences:
+            start = time.perf_counter()
+            self.prefill(sequence)
+            prefills.append(time.perf_counter() - start)
+        for _ in range(new_tokens - 1):
+            start = time.perf_counter()
+            self.step([(sequence, 1) for sequence in sequences])
+            steps.append(time.perf_counter() - start)
+        return Generation([s.ids[length:] for s in sequences], length, prefills, steps)
+
+    def prefill(self, sequence: Sequence) -> None:
+        """Feeds a prompt in chunks; its first new token is appended."""
+        for left in range(len(sequence.ids) - sequence.cached, 0, -PREFILL_CHUNK):
+            self.step([(sequence, min(left, PREFILL_CHUNK))])
+
+    def logits(self, ids: list[int], first: int) -> np.ndarray:
+        """Logits after positions first, first + 1, ... of one sequence: [len(ids) - first, V]."""
+        sequence, pieces = Sequence(ids, slot=0), []
+        for left in range(len(ids), 0, -PREFILL_CHUNK):
+            n, start = min(left, PREFILL_CHUNK), sequence.cached
+            pieces.append(self._run([(sequence, n)], np.arange(max(0, first - start), n)))
+        return np.concatenate(pieces)
+
+    def _run(self, work: Many[tuple[Sequence, int]], rows: np.ndarray) -> np.ndarray:
+        ids, positions, slots = [], [], []
+        for sequence, n in work:
+            end = sequence.cached + n
+            ids += sequence.ids[sequence.cached : end]
+            places = np.arange(sequence.cached, end)
+            positions.append(places)
+            slots.append(sequence.slot * self.blocks * BLOCK_SIZE + places)
+            sequence.cached = end
+        table = np.arange(self.blocks)  # of slot 0
+        return self.runner.run(
+            Batch(
+                token_ids=np.array(ids, np.int32),
+                positions=np.concatenate(positions).astype(np.int32),
+                slot_mapping=np.concatenate(slots).astype(np.int32),
+                block_tables=np.array(
+                    [s.slot * self.blocks + table for s, _ in work], np.int32
+                ),
+                context_lens=np.array([s.cached for s, _ in work], np.int32),
+                query_start=np.cumsum([0, *(n for _, n in work)]).astype(np.int32),
+                sample_rows=np.asarray(rows, np.int32),
+                state_slots=np.array([s.slot for s, _ in work], np.int32),
+            )
+        )
