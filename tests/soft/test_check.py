@@ -111,5 +111,6 @@ def test_the_device_passes_its_other_tests_in_checking_mode() -> None:
     files = [str(path) for part in parts for path in HERE.glob(f"test_{part}.py")]
     assert len(files) >= 6, files
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.soft.in_checking_mode", *files]
-    done = subprocess.run(command, cwd=HERE.parent.parent, capture_output=True, text=True, check=False)
+    root = HERE.parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

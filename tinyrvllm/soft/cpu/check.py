@@ -25,7 +25,8 @@ import numpy as np
 from tinyrvllm.soft.cpu import native
 from tinyrvllm.soft.cpu.guard import Guard, Region
 from tinyrvllm.soft.cpu.instrument import REST, Site, read_sites
-from tinyrvllm.soft.cpu.report import Report, Scene, SourceLines, write
+from tinyrvllm.soft.cpu.report import Report, write
+from tinyrvllm.soft.cpu.scene import Scene, SourceLines
 
 if TYPE_CHECKING:
     from tinyrvllm.soft.cpu.execute import Dispatch

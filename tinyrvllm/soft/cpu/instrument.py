@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 READ, WRITE, ATOMIC, MATRIX, BLOCK, THREE = 1, 2, 4, 8, 16, 32  # as in shadow.h
-OURS = Path(__file__).parent.parent  # the folder soft/
+_OURS = Path(__file__).parent.parent  # what our own headers do for themselves is not reported
 REST = 1 << 24  # added to site numbers in the code of lanes 1..31, which has its own table
 
 _SANITIZER = (
@@ -127,13 +127,12 @@ class _Locations:
 
 
 class _Instrumenter:
-    """Instruments one IR file. `ours`: the folder of the software device's own headers."""
+    """Instruments one IR file."""
 
-    def __init__(self, ir: str, side: str, ours: Path):
+    def __init__(self, ir: str, side: str) -> None:
         self.sites = [Site("", 0, 0, 0, 1, "", ())]  # number 0: no site
         self._locations = _Locations(ir)
         self._lines = ir.split("\n")
-        self._ours = ours
         self._end_of_function = 0
         self._first_site = REST if side == "rest" else 0
 
@@ -175,10 +174,10 @@ class _Instrumenter:
         self.sites.append(Site(*places[0], user[0].column, what, align, type_, tuple(places[1:])))
         return self._first_site + len(self.sites) - 1
 
-    def _is_ours(self, frame: _Frame) -> bool:
-        return frame.file == "msl_entries" or Path(frame.folder, frame.file).is_relative_to(
-            self._ours
-        )
+    @staticmethod
+    def _is_ours(frame: _Frame) -> bool:
+        path = Path(frame.folder, frame.file)
+        return frame.file == "msl_entries" or path.is_relative_to(_OURS)
 
     def _uses(self, number: int, name: str) -> list[str]:
         """The instructions that use what the one in this line computes."""
@@ -210,10 +209,8 @@ class _Instrumenter:
         if not site:
             return []
         bits = self.sites[-1].what | self.sites[-1].align << 8
-        return [
-            f"  call void @msl_access(i64 {mark[3]}, i64 {size}, i32 {bits}, i32 {site})"
-            f"{_debug(line)}"
-        ]
+        arguments = f"(i64 {mark[3]}, i64 {size}, i32 {bits}, i32 {site})"
+        return [f"  call void @msl_access{arguments}{_debug(line)}"]
 
     def _block(self, block: re.Match[str]) -> list[str]:
         """memcpy, memmove or memset of a whole object."""
@@ -262,13 +259,12 @@ def _string(text: str) -> str:
     return f'[{len(data)} x i8] c"' + "".join(f"\\{byte:02x}" for byte in data) + '"'
 
 
-def instrument(ir: str, side: str, alone: bool, ours: Path = OURS) -> str:
+def instrument(ir: str, side: str, alone: bool) -> str:
     """The IR with the checking mode's calls and tables.
 
-    `side` is "lead" or "rest" (lane 0, the other lanes); `alone`: there is no "rest". `ours` is the
-    folder of the software device's own headers: what they do for themselves is not the user's.
+    `side` is "lead" or "rest" (lane 0, the other lanes); `alone`: there is no "rest".
     """
-    instrumenter = _Instrumenter(ir, side, ours)
+    instrumenter = _Instrumenter(ir, side)
     lines = instrumenter.run()
     export = "dllexport " if re.search(r'^target triple = ".*windows', ir, re.MULTILINE) else ""
     sites = json.dumps(instrumenter.sites)

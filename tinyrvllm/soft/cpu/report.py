@@ -1,13 +1,11 @@
 """The checking mode's reports: from the native code's numbers to the source's own terms."""
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinyrvllm.soft.cpu.guard import Guard
 from tinyrvllm.soft.cpu.instrument import ATOMIC, MATRIX, READ, WRITE, Site
-from tinyrvllm.soft.msl.kernels import Param
+from tinyrvllm.soft.cpu.scene import SIMDGROUP, Scene, Triple, unflatten
 
 _KINDS = (  # in the order of check.h, from 1
     "out-of-bounds",
@@ -24,24 +22,12 @@ _KINDS = (  # in the order of check.h, from 1
     "simd-partial",  # others have returned
     "inactive-lane",
 )
-_FROM_RENDEZVOUS = _KINDS[
-    6:
-]  # there the site is line * 256 + column of a barrier or simd operation
+# There the site is line * 256 + column of a barrier or simd operation.
+_FROM_RENDEZVOUS = _KINDS[6:]
 _BOTH_WAIT = (6, 8, 10)  # there the other party's is, too
-_RENDEZVOUS = re.compile(r"(?:threadgroup_barrier|simd\w+|quad_\w+)\b")
 _NOBODY = 0xFFFFFFFF
-_SIMDGROUP = 1024  # thread numbers from here on mean "simdgroup number - 1024 as a whole"
 
-_SIZES = {
-    1: "char uchar bool int8_t uint8_t",
-    2: "short ushort half bfloat int16_t uint16_t",
-    8: "long ulong",
-}
-_SIZES[4] = "int uint float int32_t uint32_t atomic_int atomic_uint atomic_float"
-_SCALARS = {name: size for size, names in _SIZES.items() for name in names.split()}
 _IR_NAMES = {"i8": "char", "i16": "short", "i32": "int", "i64": "long"}
-
-Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,65 +52,6 @@ class Report:
 
     def __str__(self) -> str:
         return self.message + (f"\n  ({self.count} times at these lines)" if self.count > 1 else "")
-
-
-class SourceLines:
-    """The text of the lines of a source, through `#line` directives."""
-
-    def __init__(self, source: str, file: str):
-        self._text: dict[tuple[str, int], str] = {}
-        number = 1
-        for text in source.splitlines():
-            if mark := re.match(r'\s*#\s*(?:line)?\s*(\d+)(?:\s+"([^"]*)")?', text):
-                number, file = int(mark[1]), mark[2] or file
-            else:
-                self._text[file, number] = text
-                number += 1
-
-    def text(self, file: str, line: int) -> str:
-        return self._text.get((file, line), "").strip()
-
-    def rendezvous(self, line: int, column: int) -> tuple[str, str] | None:
-        """The file that has a barrier or simd operation at this place, and what it is."""
-        for (file, number), text in self._text.items():
-            if number == line and (word := _RENDEZVOUS.match(text, column - 1)):
-                return file, word[0]
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What is known of the dispatch that reports are about."""
-
-    kernel: str
-    file: str
-    params: Sequence[Param]
-    group: Triple  # threads per threadgroup
-    grid: Triple  # threads
-    site: Callable[[int], Site]
-    source: SourceLines
-    guard: Guard
-
-    def name(self, kind: str, index: int) -> str:
-        """ "buffer(0) 'a'" """
-        names = [p.name for p in self.params if p.kind == kind and p.index == index]
-        return f"{kind}({index})" + (f" '{names[0]}'" if names else "")
-
-    def element(self, slot: int) -> int:
-        """Bytes of what a buffer's parameter points at; 0 where its type does not tell."""
-        types = [p.type for p in self.params if p.kind == "buffer" and p.index == slot]
-        return _element_size(types[0]) if types else 0
-
-    def groups(self) -> Triple:
-        x, y, z = (-(-n // g) for n, g in zip(self.grid, self.group, strict=True))
-        return x, y, z
-
-    def position(self, thread: int, group: Triple) -> Triple:
-        """Where a thread is in its threadgroup (smaller at the edge of the grid)."""
-        lane0 = (thread - _SIMDGROUP) * 32
-        sizes = zip(self.group, self.grid, group, strict=True)
-        edge = tuple(min(size, threads - i * size) for size, threads, i in sizes)
-        return _unflatten(thread if thread < _SIMDGROUP else lane0, edge)  # type: ignore[arg-type]
 
 
 def write(r: Any, scene: Scene, variable: str) -> Report:
@@ -167,7 +94,7 @@ class _Writer:
             lines += self._party(r.other, self.other, self._role())
         if self.kind == "race":
             lines.append(f"  {self._advice()}")
-        group = _unflatten(r.who.group, self.scene.groups())
+        group = unflatten(r.who.group, self.scene.groups())
         return Report(
             self.kind,
             self.scene.kernel,
@@ -196,7 +123,9 @@ class _Writer:
             case "out-of-bounds" | "threadgroup-out-of-bounds":
                 return f"out of bounds: {access}: {place}"
             case "local-out-of-bounds":
-                return "out of bounds: index outside a thread's own array or a program-scope constant"
+                return (
+                    "out of bounds: index outside a thread's own array or a program-scope constant"
+                )
             case "misaligned":
                 need = f"{_metal_type(self.site.type)} needs a multiple of {self.site.align}"
                 return f"misaligned: {access}: {place}: the address of {need}"
@@ -258,12 +187,12 @@ class _Writer:
     # ---- who ----
 
     def _party(self, party: Any, site: Site, role: str) -> list[str]:
-        group = _unflatten(party.group, self.scene.groups())
+        group = unflatten(party.group, self.scene.groups())
         thread = self.scene.position(party.thread, group)
         position = tuple(g * n + t for g, n, t in zip(group, self.scene.group, thread, strict=True))
         who = f"thread {thread}, {position} in the grid"
-        if party.thread >= _SIMDGROUP:
-            who = f"simdgroup {party.thread - _SIMDGROUP} as a whole"
+        if party.thread >= SIMDGROUP:
+            who = f"simdgroup {party.thread - SIMDGROUP} as a whole"
         lines = [f"  {role}{who}, threadgroup {group}"]
         if site.line:
             source = self.scene.source
@@ -301,12 +230,8 @@ def _where(offset: int, element: int) -> str:
     return f"byte {offset}"
 
 
-def _unflatten(index: int, size: Triple) -> Triple:
-    return index % size[0], index // size[0] % size[1], index // size[0] // size[1]
-
-
 def _simdgroup(thread: int) -> int:
-    return thread // 32 if thread < _SIMDGROUP else thread - _SIMDGROUP
+    return thread // 32 if thread < SIMDGROUP else thread - SIMDGROUP
 
 
 def _verb(what: int) -> str:
@@ -321,14 +246,3 @@ def _metal_type(ir: str) -> str:
     vector = re.fullmatch(r"<(\d+) x (\w+)>", ir)
     scalar, length = (vector[2], vector[1]) if vector else (ir, "")
     return _IR_NAMES.get(scalar, scalar or "this type") + length
-
-
-def _element_size(type_: str) -> int:
-    for word in re.findall(r"\w+", type_):
-        vector = re.fullmatch(r"(packed_)?(\w+?)([234])", word)
-        if word in _SCALARS:
-            return _SCALARS[word]
-        if vector and vector[2] in _SCALARS:
-            padded = vector[3] == "3" and not vector[1]  # a float3 takes the room of a float4
-            return _SCALARS[vector[2]] * (4 if padded else int(vector[3]))
-    return 0
