@@ -14,6 +14,26 @@ def chunks(columns: int) -> int:
     return ceil_div(columns, CHUNK)
 
 
+def chunk_winners(x: Span, winners: Span, rows: int, columns: int) -> Launch:
+    """The best of each chunk of x [rows, columns] float, into winners [rows, chunks]."""
+    count = chunks(columns)
+    return Launch(
+        shader="argmax",
+        kernel="argmax_chunks",
+        constants=(),
+        groups=(count, rows, 1),
+        threads=(256, 1, 1),
+        arguments=(reads(x), writes(winners)),
+        parameters=struct.pack("<I", columns),
+        cost=Cost(
+            bytes_read=4 * rows * columns, bytes_written=rows * count * WINNER_BYTES,
+            flops=rows * columns, barriers=1, threadgroup_bytes=8 * WINNER_BYTES,
+        ),
+        rows=rows,
+        shape=f"{columns}",
+    )  # fmt: skip
+
+
 def launches(
     x: Span, winners: Span, indices: Span, flags: Span, rows: int, columns: int
 ) -> tuple[Launch, Launch]:
@@ -23,22 +43,6 @@ def launches(
     NaN never wins and the lowest index wins a tie.
     """
     count = chunks(columns)
-    winner_bytes = rows * count * WINNER_BYTES
-    first = Launch(
-        shader="argmax",
-        kernel="argmax_chunks",
-        constants=(),
-        groups=(count, rows, 1),
-        threads=(256, 1, 1),
-        arguments=(reads(x), writes(winners)),
-        parameters=struct.pack("<I", columns),
-        cost=Cost(
-            bytes_read=4 * rows * columns, bytes_written=winner_bytes, flops=rows * columns,
-            barriers=1, threadgroup_bytes=8 * WINNER_BYTES,
-        ),
-        rows=rows,
-        shape=f"{columns}",
-    )  # fmt: skip
     second = Launch(
         shader="argmax",
         kernel="argmax_rows",
@@ -47,8 +51,8 @@ def launches(
         threads=(32, 1, 1),
         arguments=(reads(winners), writes(indices), writes(flags)),
         parameters=struct.pack("<I", count),
-        cost=Cost(bytes_read=winner_bytes, bytes_written=8 * rows),
+        cost=Cost(bytes_read=rows * count * WINNER_BYTES, bytes_written=8 * rows),
         rows=rows,
         shape=f"{count} chunks",
     )
-    return first, second
+    return chunk_winners(x, winners, rows, columns), second

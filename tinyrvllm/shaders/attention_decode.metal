@@ -31,8 +31,8 @@
 
 constant uint GROUP [[function_constant(0)]];   // query heads of a threadgroup, 1 to 8
 constant constexpr uint SIMDGROUPS = 4, NOWHERE = 0xFFFFFFFFu;
-#define EACH_HEAD(g) _Pragma("unroll") for (ushort g = 0; g < 8; g++) if (g < GROUP)
-#define EACH_FOUR(h) _Pragma("unroll") for (ushort h = 0; h < 2; h++) if (h * 4u < GROUP)
+#define EACH_HEAD(g) UNROLL for (ushort g = 0; g < 8; g++) if (g < GROUP)
+#define EACH_FOUR(h) UNROLL for (ushort h = 0; h < 2; h++) if (h * 4u < GROUP)
 
 [[max_total_threads_per_threadgroup(128)]]
 kernel void attend_one(device const float *q [[buffer(0)]],            // [rows, heads, head_dim]

@@ -98,7 +98,7 @@ template <ushort COUNT>
 inline void load_queries(thread simdgroup_float8x8 *tiles, device const float *q, Queries my,
                          uint head, uint first_tile, threadgroup float *scratch, uint lane,
                          constant AttentionArgs &a) {
-    _Pragma("unroll") for (ushort t = 0; t < COUNT; t += 4) if (first_tile + t < TILES) {
+    UNROLL for (ushort t = 0; t < COUNT; t += 4) if (first_tile + t < TILES) {
         for (uint e = lane; e < QUERIES * 32; e += 32) {
             uint r = e / 32, d = (first_tile + t) * 8 + e % 32;
             float value = 0.0f;
@@ -108,7 +108,7 @@ inline void load_queries(thread simdgroup_float8x8 *tiles, device const float *q
             scratch[r * SCORE_STRIDE + e % 32] = value;
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        _Pragma("unroll") for (ushort i = 0; i < 4; i++) {
+        UNROLL for (ushort i = 0; i < 4; i++) {
             simdgroup_load(tiles[t + i], scratch + i * 8, SCORE_STRIDE);
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -120,11 +120,11 @@ inline void load_queries(thread simdgroup_float8x8 *tiles, device const float *q
 template <ushort COUNT>
 inline float softmax_step(thread float *score, thread float &best, thread float &total) {
     float highest = best;
-    _Pragma("unroll") for (ushort i = 0; i < COUNT; i++) highest = max(highest, score[i]);
+    UNROLL for (ushort i = 0; i < COUNT; i++) highest = max(highest, score[i]);
     highest = max(highest, simd_shuffle_xor(highest, 1));
     highest = max(highest, simd_shuffle_xor(highest, 2));
     float base = highest == -INFINITY ? 0.0f : highest, sum = 0.0f;
-    _Pragma("unroll") for (ushort i = 0; i < COUNT; i++) {
+    UNROLL for (ushort i = 0; i < COUNT; i++) {
         score[i] = exp(score[i] - base);
         sum += score[i];
     }
@@ -153,9 +153,9 @@ template <ushort COUNT>
 inline void store_output(thread simdgroup_float8x8 *tiles, device float *out, Queries my, uint head,
                          uint first_tile, float total, threadgroup float *scratch, uint lane,
                          constant AttentionArgs &a) {
-    _Pragma("unroll") for (ushort t = 0; t < COUNT; t += 4) if (first_tile + t < TILES) {
+    UNROLL for (ushort t = 0; t < COUNT; t += 4) if (first_tile + t < TILES) {
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        _Pragma("unroll") for (ushort i = 0; i < 4; i++) {
+        UNROLL for (ushort i = 0; i < 4; i++) {
             simdgroup_store(tiles[t + i], scratch + i * 8, SCORE_STRIDE);
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -195,7 +195,7 @@ inline void attend_tile_as(threadgroup T *k_tile, threadgroup T *v_tile,
 
     simdgroup_float8x8 queries[MAX_TILES], values[MAX_TILES];
     load_queries<MAX_TILES>(queries, q, my, head, 0, score_tile, lane, a);
-    _Pragma("unroll") for (ushort t = 0; t < MAX_TILES; t++) values[t] = simdgroup_float8x8(0.0f);
+    UNROLL for (ushort t = 0; t < MAX_TILES; t++) values[t] = simdgroup_float8x8(0.0f);
     float best = -INFINITY, total = 0.0f;
 
     uint begin = first_key(all.position, a.window) / keys * keys;
@@ -206,9 +206,9 @@ inline void attend_tile_as(threadgroup T *k_tile, threadgroup T *v_tile,
         stage_v<T, T4>(v_tile, STRIDE, v_pool, table, all.context, kv_head, a.kv_heads, first, keys,
                        0, quads, thread_index, SIMDGROUPS * 32);
         threadgroup_barrier(mem_flags::mem_threadgroup);     // the tiles are complete
-        _Pragma("unroll") for (ushort j = 0; j < keys / 8; j++) {
+        UNROLL for (ushort j = 0; j < keys / 8; j++) {
             simdgroup_float8x8 sum = simdgroup_float8x8(0.0f);
-            _Pragma("unroll") for (ushort t = 0; t < MAX_TILES; t++) if (t < TILES) {
+            UNROLL for (ushort t = 0; t < MAX_TILES; t++) if (t < TILES) {
                 simdgroup_matrix<T, 8, 8> k;
                 simdgroup_load(k, k_tile + j * 8 * STRIDE + t * 8, STRIDE, ulong2(0, 0), true);
                 simdgroup_multiply_accumulate(sum, queries[t], k, sum);
@@ -227,12 +227,12 @@ inline void attend_tile_as(threadgroup T *k_tile, threadgroup T *v_tile,
         simdgroup_barrier(mem_flags::mem_threadgroup);
         simdgroup_float8x8 scale, weights[keys / 8];
         simdgroup_load(scale, diagonal, 8);
-        _Pragma("unroll") for (ushort j = 0; j < keys / 8; j++) {
+        UNROLL for (ushort j = 0; j < keys / 8; j++) {
             simdgroup_load(weights[j], score_tile + j * 8, SCORE_STRIDE);
         }
-        _Pragma("unroll") for (ushort t = 0; t < MAX_TILES; t++) if (t < TILES) {
+        UNROLL for (ushort t = 0; t < MAX_TILES; t++) if (t < TILES) {
             simdgroup_multiply(values[t], scale, values[t]);
-            _Pragma("unroll") for (ushort j = 0; j < keys / 8; j++) {
+            UNROLL for (ushort j = 0; j < keys / 8; j++) {
                 simdgroup_matrix<T, 8, 8> v;
                 simdgroup_load(v, v_tile + j * 8 * STRIDE + t * 8, STRIDE);
                 simdgroup_multiply_accumulate(values[t], weights[j], v, values[t]);
@@ -262,7 +262,7 @@ inline void attend_wide_as(threadgroup T *tiles, threadgroup float *scores,
 
     simdgroup_float8x8 queries[mine_tiles], values[mine_tiles];
     load_queries<mine_tiles>(queries, q, my, head, first_tile, weight_tile, lane, a);
-    _Pragma("unroll") for (ushort t = 0; t < mine_tiles; t++) values[t] = simdgroup_float8x8(0.0f);
+    UNROLL for (ushort t = 0; t < mine_tiles; t++) values[t] = simdgroup_float8x8(0.0f);
     float best = -INFINITY, total = 0.0f;
 
     uint begin = first_key(my.position, a.window) / KEYS * KEYS, end = my.position + my.count;
@@ -270,9 +270,9 @@ inline void attend_wide_as(threadgroup T *tiles, threadgroup float *scores,
         stage_k<T, T4>(tile, STRIDE, k_pool, table, my.context, kv_head, a.kv_heads, first, KEYS,
                        first_quad, quads, lane, 32);
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        _Pragma("unroll") for (ushort j = 0; j < KEYS / 8; j++) {
+        UNROLL for (ushort j = 0; j < KEYS / 8; j++) {
             simdgroup_float8x8 sum = simdgroup_float8x8(0.0f);
-            _Pragma("unroll") for (ushort t = 0; t < mine_tiles; t++) if (t < tile_count) {
+            UNROLL for (ushort t = 0; t < mine_tiles; t++) if (t < tile_count) {
                 simdgroup_matrix<T, 8, 8> k;
                 simdgroup_load(k, tile + j * 8 * STRIDE + t * 8, STRIDE, ulong2(0, 0), true);
                 simdgroup_multiply_accumulate(sum, queries[t], k, sum);
@@ -298,9 +298,9 @@ inline void attend_wide_as(threadgroup T *tiles, threadgroup float *scores,
         threadgroup_barrier(mem_flags::mem_threadgroup);     // scores may be overwritten
         simdgroup_float8x8 scale;
         simdgroup_load(scale, diagonal, 8);
-        _Pragma("unroll") for (ushort t = 0; t < mine_tiles; t++) if (t < tile_count) {
+        UNROLL for (ushort t = 0; t < mine_tiles; t++) if (t < tile_count) {
             simdgroup_multiply(values[t], scale, values[t]);
-            _Pragma("unroll") for (ushort j = 0; j < KEYS / 8; j++) {
+            UNROLL for (ushort j = 0; j < KEYS / 8; j++) {
                 simdgroup_float8x8 w;
                 simdgroup_matrix<T, 8, 8> v;
                 simdgroup_load(w, weight_tile + j * 8, SCORE_STRIDE);

@@ -18,7 +18,7 @@
 
 constant uint TAPS [[function_constant(0)]];   // 2 to 4
 constant constexpr ushort MAX_TAPS = 4;
-#define EACH_TAP(j) _Pragma("unroll") for (ushort j = 0; j < MAX_TAPS; j++) if (j < TAPS)
+#define EACH_TAP(j) UNROLL for (ushort j = 0; j < MAX_TAPS; j++) if (j < TAPS)
 
 struct ConvArgs {   // mirrored by kernels/conv.py
     uint channels, in_stride, out_stride;

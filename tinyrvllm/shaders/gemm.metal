@@ -80,25 +80,25 @@ inline void multiply(threadgroup float *shared, device const float *x, device co
     uint my_row = simdgroup / 2 * 16, my_output = simdgroup % 2 * 32;
 
     simdgroup_float8x8 sums[2][4];
-    _Pragma("unroll") for (ushort i = 0; i < 2; i++) {
-        _Pragma("unroll") for (ushort j = 0; j < 4; j++) sums[i][j] = simdgroup_float8x8(0.0f);
+    UNROLL for (ushort i = 0; i < 2; i++) {
+        UNROLL for (ushort j = 0; j < 4; j++) sums[i][j] = simdgroup_float8x8(0.0f);
     }
     for (uint k = 0; k < a.inputs; k += STEP) {
         stage_x(x_tile, x, first_row, k, thread_index, a);
         stage_w<T, T4, W_STRIDE>(w_tile, weight, up, first, k, thread_index, a);
         threadgroup_barrier(mem_flags::mem_threadgroup);     // the tiles are complete
-        _Pragma("unroll") for (ushort kk = 0; kk < STEP; kk += 8) {
+        UNROLL for (ushort kk = 0; kk < STEP; kk += 8) {
             simdgroup_float8x8 xs[2];
             simdgroup_matrix<T, 8, 8> ws[4];
-            _Pragma("unroll") for (ushort i = 0; i < 2; i++) {
+            UNROLL for (ushort i = 0; i < 2; i++) {
                 simdgroup_load(xs[i], x_tile + (my_row + i * 8) * X_STRIDE + kk, X_STRIDE);
             }
-            _Pragma("unroll") for (ushort j = 0; j < 4; j++) {
+            UNROLL for (ushort j = 0; j < 4; j++) {
                 simdgroup_load(ws[j], w_tile + (my_output + j * 8) * W_STRIDE + kk, W_STRIDE,
                                ulong2(0, 0), true);
             }
-            _Pragma("unroll") for (ushort i = 0; i < 2; i++) {
-                _Pragma("unroll") for (ushort j = 0; j < 4; j++) {
+            UNROLL for (ushort i = 0; i < 2; i++) {
+                UNROLL for (ushort j = 0; j < 4; j++) {
                     simdgroup_multiply_accumulate(sums[i][j], xs[i], ws[j], sums[i][j]);
                 }
             }
@@ -106,8 +106,8 @@ inline void multiply(threadgroup float *shared, device const float *x, device co
         threadgroup_barrier(mem_flags::mem_threadgroup);     // the tiles may be overwritten
     }
     threadgroup float *out = shared;                         // [TILE_ROWS, OUT_STRIDE]
-    _Pragma("unroll") for (ushort i = 0; i < 2; i++) {
-        _Pragma("unroll") for (ushort j = 0; j < 4; j++) {
+    UNROLL for (ushort i = 0; i < 2; i++) {
+        UNROLL for (ushort j = 0; j < 4; j++) {
             simdgroup_store(sums[i][j], out + (my_row + i * 8) * OUT_STRIDE + my_output + j * 8,
                             OUT_STRIDE);
         }

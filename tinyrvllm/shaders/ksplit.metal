@@ -46,7 +46,7 @@ inline void stage_x(threadgroup float *scratch, device const float *x, uint row,
 template <typename T, uint STRIDE, typename X>
 inline void multiply_step(thread simdgroup_float8x8 (&sums)[2][2], X x, uint x_stride, bool two,
                           threadgroup const T *tile) {
-    _Pragma("unroll") for (ushort k = 0; k < STEP; k += 8) {
+    UNROLL for (ushort k = 0; k < STEP; k += 8) {
         simdgroup_float8x8 xs;
         simdgroup_matrix<T, 8, 8> ws[2];
         simdgroup_load(ws[0], tile + k, STRIDE, ulong2(0, 0), true);
@@ -79,8 +79,8 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, device co
     threadgroup float *my_scratch = scratch + simdgroup * TILE_ROWS * STEP;
 
     simdgroup_float8x8 sums[2][2];                           // [rows / 8, outputs / 8]
-    _Pragma("unroll") for (ushort i = 0; i < 2; i++) {
-        _Pragma("unroll") for (ushort j = 0; j < 2; j++) sums[i][j] = simdgroup_float8x8(0.0f);
+    UNROLL for (ushort i = 0; i < 2; i++) {
+        UNROLL for (ushort j = 0; j < 2; j++) sums[i][j] = simdgroup_float8x8(0.0f);
     }
     uint buffer = 0;
     for (uint k = simdgroup * STEP; k < a.inputs; k += SIMDGROUPS * STEP) {
@@ -104,8 +104,8 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, device co
         }
         buffer ^= 1;
     }
-    _Pragma("unroll") for (ushort i = 0; i < 2; i++) {       // [16, 16] into each scratch
-        _Pragma("unroll") for (ushort j = 0; j < 2; j++) {
+    UNROLL for (ushort i = 0; i < 2; i++) {       // [16, 16] into each scratch
+        UNROLL for (ushort j = 0; j < 2; j++) {
             simdgroup_store(sums[i][j], my_scratch + i * 8 * TILE_OUTPUTS + j * 8, TILE_OUTPUTS);
         }
     }

@@ -40,8 +40,8 @@ constant constexpr ushort MAX_ROWS = 4, MAX_OUTPUTS = 4;
 
 // Loops run to the maximum with a test against the function constant: unrolled by the front
 // end, pruned when the pipeline is made, so that accumulators live in registers.
-#define EACH_ROW(m) _Pragma("unroll") for (ushort m = 0; m < MAX_ROWS; m++) if (m < ROWS)
-#define EACH_OUTPUT(j) _Pragma("unroll") for (ushort j = 0; j < MAX_OUTPUTS; j++) if (j < OUTPUTS)
+#define EACH_ROW(m) UNROLL for (ushort m = 0; m < MAX_ROWS; m++) if (m < ROWS)
+#define EACH_OUTPUT(j) UNROLL for (ushort j = 0; j < MAX_OUTPUTS; j++) if (j < OUTPUTS)
 
 // 16 activations of a row, from 16 * unit on; zero past `columns`.
 inline Weights load_x(device const float *x, uint unit, uint columns) {

@@ -1,0 +1,155 @@
+"""Mutation of our own kernels: how many broken ones do the tests catch?
+
+    python -m tests.kernels.mutate [--shader gemm] [--only barrier] [--sample 60] [--seed 0]
+
+A mutant is one shader with one change: a barrier dropped, a bound moved by one (< to <=), a stride
+or size off by one. It is caught when a case of the shape table fails with it on `soft` or, where
+that passes, `soft:check`. Each mutant runs in a process of its own, since a moved bound may loop for
+ever. Survivors are listed with their line; docs/evidence.md explains them.
+"""
+
+import argparse
+import dataclasses
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+import tinyrvllm
+from tinyrvllm.kernels import shapes
+from tinyrvllm.kernels.cases import Case, prepare
+from tinyrvllm.kernels.launch import run
+from tinyrvllm.mtl import open_device
+
+SHADERS = Path(tinyrvllm.__file__).parent / "shaders"
+SECONDS = 120  # for one mutant on a loaded machine
+KERNELS = {  # shader -> kernels of the table that run it
+    "argmax": ["argmax"], "attention_decode": ["attend_one"], "conv": ["short_conv"],
+    "attention_prefill": ["attend_tile", "attend_wide"], "elementwise": ["add", "gate", "to_half"],
+    "attention_naive": ["naive"], "embedding": ["embed"], "gemm": ["gemm"], "ksplit": ["ksplit"],
+    "matvec": ["matvec"], "reduce": ["rmsnorm", "softmax"], "rope": ["rope"], "top_k": ["top_k"],
+    "common": ["rmsnorm", "softmax", "gate"], "quant": ["embed", "matvec"],
+    "kv_cache": ["rope", "attend_one"], "attention": ["attend_one", "attend_tile"],
+    "matmul": ["matvec", "gemm"],
+}  # fmt: skip
+SIZE = (
+    r"\b(a\.\w+_stride|a\.row_bytes|a\.columns|a\.channels|a\.kv_heads|a\.inputs|a\.keys|D4|"
+    r"BLOCK_SIZE|HEAD_DIM|\w*STRIDE|stride|width)\b(?=[ )\];])"
+)
+RULES = {  # what to look for, what to put there
+    "barrier": (r"\b(threadgroup|simdgroup)_barrier\([^;]*;", ";"),
+    "bound": (r" < (?=[\w(])", " <= "),
+    "stride": (SIZE, r"(\1 + 1)"),
+}
+CASES = 8  # of a kernel, spread over its part of the table
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    file: str
+    rule: str
+    line: int  # from 1
+    column: int
+    text: str  # the changed line
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.rule}: {self.text.strip()}"
+
+
+def mutants(shader: str) -> list[Mutant]:
+    """Every change that a rule makes to a line of code."""
+    found = []
+    (path,) = SHADERS.glob(f"{shader}.*")
+    text = path.read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), start=1):
+        code = line.split("//")[0]
+        if code.lstrip().startswith(("#", "template", "constant", "kernel", "inline")):
+            continue
+        for rule, (pattern, replacement) in RULES.items():
+            for match in re.finditer(pattern, code):
+                changed = code[: match.start()] + match.expand(replacement) + code[match.end() :]
+                found.append(Mutant(path.name, rule, number, match.start(), changed))
+    return found
+
+
+def cases_of(shader: str) -> list[Case]:
+    """A few cases for each kernel of the shader, spread over the table."""
+    chosen = []
+    for kernel in KERNELS[shader]:
+        all_cases = [c for c in shapes.TABLE if c.kernel == kernel]
+        chosen += all_cases[:: max(1, len(all_cases) // CASES)]
+    return chosen
+
+
+def survives(shader: str, directory: Path, device_name: str) -> bool:
+    """Whether every case passes with the shaders of a directory."""
+    with open_device(device_name) as device:
+        for case in cases_of(shader):
+            prepared = prepare(case, device, np.random.default_rng(0))
+            launches = [
+                dataclasses.replace(launch, shader=str(directory / f"{launch.shader}.metal"))
+                for launch in prepared.launches
+            ]
+            run(device, *launches)
+            if not prepared.error() <= prepared.tolerance:
+                return False
+    return True
+
+
+def judge(mutant: Mutant) -> str:
+    """ "wrong", "reported" (soft:check), "hangs", "refused" (does not compile) or "survived"."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "shaders"
+        shutil.copytree(SHADERS, directory)
+        path = directory / mutant.file
+        lines = path.read_text(encoding="utf-8").splitlines()
+        lines[mutant.line - 1] = mutant.text
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for device, caught in (("soft", "wrong"), ("soft:check", "reported")):
+            command = [sys.executable, "-m", "tests.kernels.mutate", "--judge", str(directory)]
+            try:
+                done = subprocess.run(
+                    [*command, "--shader", path.stem, "--device", device],
+                    capture_output=True, text=True, timeout=SECONDS, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                return "hangs"
+            if done.returncode:
+                return "refused" if "error:" in done.stderr else caught
+    return "survived"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shader", action="append", choices=sorted(KERNELS))
+    parser.add_argument("--only", choices=sorted(RULES))
+    parser.add_argument("--sample", type=int, help="this many, chosen at random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--judge", type=Path, help="internal: run one mutant's cases")
+    parser.add_argument("--device", default="soft", help="internal: with --judge")
+    options = parser.parse_args()
+    if options.judge:
+        return 0 if survives(options.shader[0], options.judge, options.device) else 1
+    chosen = [m for shader in options.shader or KERNELS for m in mutants(shader)]
+    chosen = [m for m in chosen if options.only in (None, m.rule)]
+    if options.sample and options.sample < len(chosen):
+        chosen = random.Random(options.seed).sample(chosen, options.sample)
+    verdicts: Counter[str] = Counter()
+    for mutant in chosen:
+        verdict = judge(mutant)
+        verdicts[verdict] += 1
+        print(f"{verdict:9} {mutant}", flush=True)
+    real = len(chosen) - verdicts["refused"]
+    caught = real - verdicts["survived"]
+    print(f"caught {caught} of {real} mutants that compile ({caught / max(real, 1):.0%})", verdicts)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
