@@ -65,7 +65,7 @@ class Mutant:
 def mutants(shader: str) -> list[Mutant]:
     """Every change that a rule makes to a line of code."""
     found = []
-    (path,) = SHADERS.glob(f"{shader}.*")
+    path = next(p for p in sorted(SHADERS.iterdir(), reverse=True) if p.stem == shader)
     text = path.read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), start=1):
         code = line.split("//")[0]

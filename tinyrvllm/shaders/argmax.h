@@ -25,15 +25,14 @@ inline Best better(Best a, Best b) {
     return r;
 }
 
+// Three reductions instead of five rounds of shuffles: the largest value, then the lowest index
+// that has it.
 inline Best best_of_simdgroup(Best best) {
-    for (ushort step = 1; step < 32; step *= 2) {
-        Best other;
-        other.value = simd_shuffle_xor(best.value, step);
-        other.index = simd_shuffle_xor(best.index, step);
-        other.has_nan = simd_shuffle_xor(best.has_nan, step);
-        best = better(best, other);
-    }
-    return best;
+    Best r;
+    r.value = simd_max(best.value);
+    r.index = simd_min(best.value == r.value ? best.index : NOWHERE);
+    r.has_nan = simd_or(best.has_nan);
+    return r;
 }
 
 inline Best one(float value, uint index) {
