@@ -46,7 +46,9 @@ class FileResult:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--run", action="store_true", help="also run known kernels against numpy")
     parser.add_argument("--json", action="store_true")
@@ -116,7 +118,9 @@ def failing(unit: Unit) -> dict[str, str]:
 
 def refused(unit: Unit, kernels: dict[str, KernelUnit]) -> dict[str, str]:
     """One syntax-only compilation with an entry for each kernel; errors by the kernel they hit."""
-    entries = "\n".join(f"static auto msl_e{n} = &{entry(k)};" for n, k in enumerate(kernels.values()))
+    entries = "\n".join(
+        f"static auto msl_e{n} = &{entry(k)};" for n, k in enumerate(kernels.values())
+    )
     two_sides = any(build.has_two_sides(unit, k) for k in kernels.values())
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:

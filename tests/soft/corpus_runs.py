@@ -98,7 +98,14 @@ def cast(library: SoftLibrary, name: str) -> None:
 @runs("metal_src/reduce.metal", "softmax_f32", "rmsnorm_f32")
 def rows(library: SoftLibrary, name: str) -> None:
     x, weight, y = normal(5, 300), normal(300), np.zeros((5, 300), np.float32)
-    arrays = [scalar(x.size, np.uint32), scalar(300, np.uint32), x, y, weight, scalar(1e-5, np.float32)]
+    arrays = [
+        scalar(x.size, np.uint32),
+        scalar(300, np.uint32),
+        x,
+        y,
+        weight,
+        scalar(1e-5, np.float32),
+    ]
     wide = x.astype(np.float64)
     e = np.exp(wide - wide.max(1, keepdims=True))
     norm = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5) * weight
@@ -126,8 +133,13 @@ def steel_gemm(library: SoftLibrary, name: str) -> None:
     stored = np.ascontiguousarray(b.T) if by_column else b
     tiles_n, tiles_m = -(-n // tile), -(-m // tile)
     sizes = [m, n, k, k, k if by_column else n, n, tiles_n, tiles_m]
-    params = fields(*[(np.int32, v) for v in sizes], *[(np.uint64, 0)] * 3,
-                    (np.int32, 0), (np.int32, k // 16), (np.int32, 0))
+    params = fields(
+        *[(np.int32, v) for v in sizes],
+        *[(np.uint64, 0)] * 3,
+        (np.int32, 0),
+        (np.int32, k // 16),
+        (np.int32, 0),
+    )
     off = {10: False, 100: False, 110: False, 200: False, 201: False, 202: False, 300: False}
     kernel = library.kernel(name, off)
     arrays = {p.index: scalar(0, np.float64) for p in kernel.info.params if p.kind == "buffer"}
@@ -181,7 +193,9 @@ def ggml_blocks(kind: gguf.GGMLQuantizationType, n: int, k: int) -> tuple[np.nda
     raw = RNG.integers(0, 256, (n, k // block, size)).astype(np.uint8)
     scales = {"Q4_0": [0], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [size - 2]}[kind.name]
     for at in scales:
-        raw[:, :, at : at + 2] = (RNG.uniform(0.01, 0.1, (n, k // block, 1)).astype(np.float16)).view(np.uint8)
+        raw[:, :, at : at + 2] = (
+            RNG.uniform(0.01, 0.1, (n, k // block, 1)).astype(np.float16)
+        ).view(np.uint8)
     raw = raw.reshape(n, -1)
     return raw, gguf.quants.dequantize(raw, kind)
 
@@ -191,15 +205,35 @@ def ggml_kind(name: str) -> gguf.GGMLQuantizationType:
     return next(q for q in quantized if f"_{q.name}" in name.replace("_q", "_Q"))
 
 
-@runs("ggml-metal.metal", "kernel_mul_mv_q4_0_f32", "kernel_mul_mv_q4_K_f32", "kernel_mul_mv_q6_K_f32")
+@runs(
+    "ggml-metal.metal", "kernel_mul_mv_q4_0_f32", "kernel_mul_mv_q4_K_f32", "kernel_mul_mv_q6_K_f32"
+)
 def ggml_mul_mv(library: SoftLibrary, name: str) -> None:
     n, k, nsg = 32, 512, 2
     raw, weights = ggml_blocks(ggml_kind(name), n, k)
     x, y = normal(1, k), np.zeros((1, n), np.float32)
     i, u, s, row, size = np.int32, np.uint64, np.int16, raw.shape[1], raw.nbytes
-    args = fields((i, k), (i, n), (i, 1), (u, 0), (u, row), (u, size), (u, size), (i, k), (i, 1),
-                  (i, 1), (u, 4), (u, 4 * k), (u, 4 * k), (u, 4 * k), (i, n), (i, 1), (i, 4),
-                  (s, 1), (s, 1))
+    args = fields(
+        (i, k),
+        (i, n),
+        (i, 1),
+        (u, 0),
+        (u, row),
+        (u, size),
+        (u, size),
+        (i, k),
+        (i, 1),
+        (i, 1),
+        (u, 4),
+        (u, 4 * k),
+        (u, 4 * k),
+        (u, 4 * k),
+        (i, n),
+        (i, 1),
+        (i, 4),
+        (s, 1),
+        (s, 1),
+    )
     kernel = library.kernel(name, {600: nsg, 602: 1, 603: 1, 604: 1})
     rows_per_simdgroup = 4 if "q4_0" in name else 2
     groups = n // (rows_per_simdgroup * nsg)
@@ -215,8 +249,22 @@ def ggml_mul_mm(library: SoftLibrary, name: str) -> None:
     raw, weights = ggml_blocks(ggml_kind(name), n, k)
     x, y = normal(m, k), np.zeros((m, n), np.float32)
     i, u, s, size = np.int32, np.uint64, np.int16, raw.nbytes
-    args = fields((i, k), (i, 1), (u, raw.shape[1]), (u, size), (u, size), (i, 1), (u, 4),
-                  (u, 4 * k), (u, x.nbytes), (u, x.nbytes), (i, n), (i, m), (s, 1), (s, 1))
+    args = fields(
+        (i, k),
+        (i, 1),
+        (u, raw.shape[1]),
+        (u, size),
+        (u, size),
+        (i, 1),
+        (u, 4),
+        (u, 4 * k),
+        (u, x.nbytes),
+        (u, x.nbytes),
+        (i, n),
+        (i, m),
+        (s, 1),
+        (s, 1),
+    )
     kernel = library.kernel(name, {700: False, 701: True, 702: 1, 704: 1, 705: 1})
     grid = (-(-m // 32) * 128, -(-n // 64), 1)
     launch(kernel, {0: args, 1: raw, 2: x, 3: y}, grid, (128, 1, 1), {0: 8192})
@@ -230,7 +278,19 @@ def ggml_get_rows(library: SoftLibrary, name: str) -> None:
     raw, weights = ggml_blocks(ggml_kind(name), n, k)
     y = np.zeros((3, k), np.float32)
     i, u, size = np.int32, np.uint64, raw.nbytes
-    args = fields((i, k // 16), (i, k), (u, raw.shape[1]), (u, size), (u, size), (i, 3), (u, 4),
-                  (u, 12), (u, 12), (u, 4 * k), (u, y.nbytes), (u, y.nbytes))
+    args = fields(
+        (i, k // 16),
+        (i, k),
+        (u, raw.shape[1]),
+        (u, size),
+        (u, size),
+        (i, 3),
+        (u, 4),
+        (u, 12),
+        (u, 12),
+        (u, 4 * k),
+        (u, y.nbytes),
+        (u, y.nbytes),
+    )
     launch(library.kernel(name), {0: args, 1: raw, 2: wanted, 3: y}, (3 * 32, 1, 1), (32, 1, 1))
     assert np.array_equal(y, weights[wanted])

@@ -53,7 +53,8 @@ class Cases:
     @staticmethod
     def _case(number: int, case: Case) -> str:
         loads = "".join(
-            f"{t} {'abc'[k]} = ((device const {t} *)in{k})[i]; " for k, t in enumerate(case.arguments)
+            f"{t} {'abc'[k]} = ((device const {t} *)in{k})[i]; "
+            for k, t in enumerate(case.arguments)
         )
         code = case.code if ";" in case.code else f"r = {case.code};"
         return (
@@ -68,7 +69,12 @@ class Cases:
         return self
 
     def run(
-        self, name: str, *arrays: np.ndarray, out: np.ndarray, threads: int, group: int = 32,
+        self,
+        name: str,
+        *arrays: np.ndarray,
+        out: np.ndarray,
+        threads: int,
+        group: int = 32,
         mask: int = 0xFFFFFFFF,
     ) -> np.ndarray:
         """Runs one case in `threads` threads, in threadgroups of `group`; returns `out`, written."""

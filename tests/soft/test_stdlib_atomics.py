@@ -50,7 +50,9 @@ def atomics():
 INT_CASES = [("int", op) for op in ("add", "sub", "max", "min", "and", "or", "xor")]
 
 
-@pytest.mark.parametrize(("kind", "op"), [*INT_CASES, *(("uint", op) for op in ("add", "max", "min"))])
+@pytest.mark.parametrize(
+    ("kind", "op"), [*INT_CASES, *(("uint", op) for op in ("add", "max", "min"))]
+)
 def test_integers(atomics, kind: str, op: str) -> None:
     dtype = np.int32 if kind == "int" else np.uint32
     start = dtype(-1 if op == "and" and kind == "int" else 1000)

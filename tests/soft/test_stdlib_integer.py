@@ -31,7 +31,11 @@ def _unsigned(x: int, kind: type) -> int:
 def _wrap(x: int, kind: type) -> int:
     """x as the type keeps it, modulo its width."""
     u = x % (1 << _bits(kind))
-    return u - (1 << _bits(kind)) if np.issubdtype(kind, np.signedinteger) and u >> (_bits(kind) - 1) else u
+    return (
+        u - (1 << _bits(kind))
+        if np.issubdtype(kind, np.signedinteger) and u >> (_bits(kind) - 1)
+        else u
+    )
 
 
 def _saturate(x: int, kind: type) -> int:
@@ -48,7 +52,7 @@ ONE: dict[str, Callable[[int, type], int]] = {
     "abs": lambda x, k: _wrap(abs(x), k),
     "clz": lambda x, k: _bits(k) - _unsigned(x, k).bit_length(),
     "ctz": lambda x, k: _bits(k) if x == 0 else (x & -x).bit_length() - 1,
-    "popcount": lambda x, k: bin(_unsigned(x, k)).count("1"),
+    "popcount": lambda x, k: _unsigned(x, k).bit_count(),
     "reverse_bits": lambda x, k: _wrap(int(f"{_unsigned(x, k):0{_bits(k)}b}"[::-1], 2), k),
 }
 TWO: dict[str, Callable[[int, int, type], int]] = {
@@ -105,7 +109,11 @@ def test_functions(integers: Cases, name: str) -> None:
     for t, kind in TYPES.items():
         arrays = [_numbers(kind) for _ in range(count)]
         want = [table[name](*map(int, values), kind) for values in zip(*arrays, strict=True)]
-        result = np.dtype(kind).name.replace("uint", "int").replace("int", "uint") if name == "absdiff" else kind
+        result = (
+            np.dtype(kind).name.replace("uint", "int").replace("int", "uint")
+            if name == "absdiff"
+            else kind
+        )
         for suffix, width in (("", 1), ("4", 4)):
             out = np.zeros(arrays[0].size, result)
             integers.run(f"{name}_{t}{suffix}", *arrays, out=out, threads=out.size // width)
@@ -125,7 +133,10 @@ def test_bit_fields(integers: Cases, field: tuple[int, int]) -> None:
             want = x >> offset & mask
             assert found == (want - (mask + 1) if signed and bits and want >> (bits - 1) else want)
         integers.run(f"insert{offset}_{bits}_{t}", a, b, out=out, threads=a.size)
-        want = [_wrap(x & ~(mask << offset) | (y & mask) << offset, kind) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        want = [
+            _wrap(x & ~(mask << offset) | (y & mask) << offset, kind)
+            for x, y in zip(a.tolist(), b.tolist(), strict=True)
+        ]
         assert out.tolist() == want
 
 

@@ -8,7 +8,14 @@ from tests.soft.stdlib import Cases, library, run_kernel
 RNG = np.random.default_rng(9)
 LANES = np.arange(32)
 FLOATS = {"float": np.float32, "half": np.float16}
-INTS = {"char": np.int8, "uchar": np.uint8, "short": np.int16, "ushort": np.uint16, "int": np.int32, "uint": np.uint32}
+INTS = {
+    "char": np.int8,
+    "uchar": np.uint8,
+    "short": np.int16,
+    "ushort": np.uint16,
+    "int": np.int32,
+    "uint": np.uint32,
+}
 REDUCTIONS: dict[str, np.ufunc] = {
     "sum": np.add,
     "product": np.multiply,
@@ -19,7 +26,12 @@ REDUCTIONS: dict[str, np.ufunc] = {
     "xor": np.bitwise_xor,
 }
 SCANS = [f"prefix_{kind}_{op}" for kind in ("inclusive", "exclusive") for op in ("sum", "product")]
-WIDE = {"float4": (np.float32, 4), "half2": (np.float16, 2), "int3": (np.int32, 4), "ushort4": (np.uint16, 4)}
+WIDE = {
+    "float4": (np.float32, 4),
+    "half2": (np.float16, 2),
+    "int3": (np.int32, 4),
+    "ushort4": (np.uint16, 4),
+}
 
 DIVERGENT = """
 // Lanes leave the loop one after the other: at step s lanes s..31 add up what they hold.
@@ -111,7 +123,9 @@ MASKS = [0xFFFFFFFF, 0x0000FFFF, 0xAAAAAAAA, 0x80000001, 0x00FF00F7]
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_reductions_are_numpys_bit_for_bit(simd: Cases, scope: str, op: str) -> None:
     kinds = {**INTS, **(FLOATS if op not in ("and", "or", "xor") else {})}
-    table = {t: (kind, 1) for t, kind in kinds.items()} | (WIDE if op not in ("and", "or", "xor") else {})
+    table = {t: (kind, 1) for t, kind in kinds.items()} | (
+        WIDE if op not in ("and", "or", "xor") else {}
+    )
     for t, (kind, width) in table.items():
         x = _values(kind, (32, width), small=op == "product")
         if np.issubdtype(kind, np.floating) and op == "sum":
@@ -185,7 +199,11 @@ def test_shuffles_of_every_type(simd: Cases, scope: str) -> None:
 
 @pytest.mark.parametrize("scope", ["simd", "quad"])
 def test_votes(simd: Cases, scope: str) -> None:
-    for x in (RNG.integers(0, 2, 32).astype(np.uint32), np.ones(32, np.uint32), np.zeros(32, np.uint32)):
+    for x in (
+        RNG.integers(0, 2, 32).astype(np.uint32),
+        np.ones(32, np.uint32),
+        np.zeros(32, np.uint32),
+    ):
         for mask in MASKS:
             ballot = _call(simd, f"{scope}_ballot", x, mask)
             votes = _call(simd, f"{scope}_votes", x, mask)

@@ -57,11 +57,15 @@ def matrices(request: pytest.FixtureRequest):
 
 
 def _stored(x: np.ndarray, kind: str) -> np.ndarray:
-    return (x.view(np.uint32) >> 16).astype(np.uint16) if kind == "bfloat" else x.astype(TYPES[kind])
+    return (
+        (x.view(np.uint32) >> 16).astype(np.uint16) if kind == "bfloat" else x.astype(TYPES[kind])
+    )
 
 
 def _value(x: np.ndarray, kind: str) -> np.ndarray:
-    return (x.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat" else x.astype(np.float32)
+    return (
+        (x.astype(np.uint32) << 16).view(np.float32) if kind == "bfloat" else x.astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("kinds", ["float_float", "half_float", "half_half", "bfloat_float"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.soft.stdlib import Cases
+from tests.soft.stdlib import Cases, library, run_kernel
 
 RNG = np.random.default_rng(10)
 ROUND_TRIP = {"unorm4x8": 255, "unorm2x16": 65535, "snorm4x8": 127, "snorm2x16": 32767}
@@ -15,34 +15,80 @@ VALUES = {
     "join": ("float4", ("float2", "float"), "float4(b, a, b + 1)", lambda a, b: np.c_[b, a, b + 1]),
     "convert": ("int4", ("float4",), "int4(a)", lambda a: np.trunc(a).astype(np.int32)),
     "cast": ("half4", ("int4",), "(half4)a", lambda a: a.astype(np.float16)),
-    "cast_of_sum": ("float4", ("int4",), "(float4)a * 0.5f", lambda a: a.astype(np.float32) * np.float32(0.5)),
+    "cast_of_sum": (
+        "float4",
+        ("int4",),
+        "(float4)a * 0.5f",
+        lambda a: a.astype(np.float32) * np.float32(0.5),
+    ),
     "static_cast": ("uchar4", ("int4",), "static_cast<uchar4>(a)", lambda a: a.astype(np.uint8)),
     "by_template": ("float2", ("int2",), "vec<float, 2>(a)", lambda a: a.astype(np.float32)),
-    "braces": ("float4", ("float",), "float4{a, 1, 2, 3}", lambda a: np.c_[a, a * 0 + 1, a * 0 + 2, a * 0 + 3]),
+    "braces": (
+        "float4",
+        ("float",),
+        "float4{a, 1, 2, 3}",
+        lambda a: np.c_[a, a * 0 + 1, a * 0 + 2, a * 0 + 3],
+    ),
     "swizzle": ("float4", ("float4",), "a.wzyx", lambda a: a[:, ::-1]),
     "swizzle_colours": ("float2", ("float4",), "a.bg", lambda a: a[:, [2, 1]]),
-    "write_swizzle": ("float4", ("float4",), "r = a; r.xz = a.yw; r[1] = 5;", lambda a: np.c_[a[:, 1], a[:, 0] * 0 + 5, a[:, 3], a[:, 3]]),
-    "shift": ("uint4", ("uint4",), "(a << 3) ^ (a >> 2) & 0xff", lambda a: (a << 3) ^ ((a >> 2) & 0xFF)),
+    "write_swizzle": (
+        "float4",
+        ("float4",),
+        "r = a; r.xz = a.yw; r[1] = 5;",
+        lambda a: np.c_[a[:, 1], a[:, 0] * 0 + 5, a[:, 3], a[:, 3]],
+    ),
+    "shift": (
+        "uint4",
+        ("uint4",),
+        "(a << 3) ^ (a >> 2) & 0xff",
+        lambda a: (a << 3) ^ ((a >> 2) & 0xFF),
+    ),
     "bits": ("uint2", ("float2",), "as_type<uint2>(a)", lambda a: a.view(np.uint32)),
-    "bits_split": ("ushort2", ("float",), "as_type<ushort2>(a)", lambda a: a.view(np.uint16).reshape(-1, 2)),
+    "bits_split": (
+        "ushort2",
+        ("float",),
+        "as_type<ushort2>(a)",
+        lambda a: a.view(np.uint16).reshape(-1, 2),
+    ),
     "bits_joined": ("uint", ("uchar4",), "as_type<uint>(a)", lambda a: a.view(np.uint32).ravel()),
     "negate": ("short4", ("short4",), "-a + ~a", lambda a: -a + ~a),
-    "dot": ("float", ("float4", "float4"), "dot(a, b)", lambda a, b: ((p := a * b)[:, 0] + p[:, 2]) + (p[:, 1] + p[:, 3])),
-    "integers_as_numbers": ("float3", ("uint",), "float3(a, a + 1u, -1)", lambda a: np.c_[a, a + 1, a * 0.0 - 1]),
+    "dot": (
+        "float",
+        ("float4", "float4"),
+        "dot(a, b)",
+        lambda a, b: ((p := a * b)[:, 0] + p[:, 2]) + (p[:, 1] + p[:, 3]),
+    ),
+    "integers_as_numbers": (
+        "float3",
+        ("uint",),
+        "float3(a, a + 1u, -1)",
+        lambda a: np.c_[a, a + 1, a * 0.0 - 1],
+    ),
 }
 TRUTHS = {
     "less": ("a < b", lambda a, b: a < b),
     "comparison_as_number": ("float4(a < b) == 1.0f", lambda a, b: a < b),
     "equal": ("a == b || isnan(a)", lambda a, b: a == b),
     "both": ("(a < b) && !(a == b)", lambda a, b: a < b),
-    "stored": ("bool4(a.x < b.x, true, a.z < b.z, false)", lambda a, b: np.c_[a[:, 0] < b[:, 0], a[:, 1] < 99, a[:, 2] < b[:, 2], a[:, 3] > 99]),
+    "stored": (
+        "bool4(a.x < b.x, true, a.z < b.z, false)",
+        lambda a, b: np.c_[a[:, 0] < b[:, 0], a[:, 1] < 99, a[:, 2] < b[:, 2], a[:, 3] > 99],
+    ),
     "exclusive": ("bool4(a < b) ^ bool4(true)", lambda a, b: a >= b),
-    "finite": ("isfinite(a) && isnormal(b + 10) && isordered(a, b) && !isunordered(a, b) && !isinf(a)", lambda a, b: a < 99),
+    "finite": (
+        "isfinite(a) && isnormal(b + 10) && isordered(a, b) && !isunordered(a, b) && !isinf(a)",
+        lambda a, b: a < 99,
+    ),
     "sign_bits": ("signbit(a)", lambda a, b: np.signbit(a)),
     "chosen": ("select(b, a, a < b) == min(a, b)", lambda a, b: a < 99),
-    "chosen_by_bool": ("bool4(select(1.0f, 2.0f, a.x < b.x) == 2.0f)", lambda a, b: np.stack([a[:, 0] < b[:, 0]] * 4, 1)),
-    "any_all": ("bool4(any(a < b), all(a < b), any(isnan(a)), all(bool4(a < b) || bool4(b <= a)))",
-                lambda a, b: np.c_[(a < b).any(1), (a < b).all(1), a[:, 0] > 99, a[:, 0] < 99]),
+    "chosen_by_bool": (
+        "bool4(select(1.0f, 2.0f, a.x < b.x) == 2.0f)",
+        lambda a, b: np.stack([a[:, 0] < b[:, 0]] * 4, 1),
+    ),
+    "any_all": (
+        "bool4(any(a < b), all(a < b), any(isnan(a)), all(bool4(a < b) || bool4(b <= a)))",
+        lambda a, b: np.c_[(a < b).any(1), (a < b).all(1), a[:, 0] > 99, a[:, 0] < 99],
+    ),
 }
 
 
@@ -59,7 +105,9 @@ def vectors() -> Cases:
     for t in ("float", "int", "half"):
         p = f"packed_{t}3"
         cases.add(f"packed_{t}", p, (p, p), f"({t}3(a) + b) * a - b / {t}3(2)")
-        cases.add(f"packed_{t}_parts", f"{t}4", (p,), f"a[1] = a.x + a.z; a += a; r = {t}4(a, a.y);")
+        cases.add(
+            f"packed_{t}_parts", f"{t}4", (p,), f"a[1] = a.x + a.z; a += a; r = {t}4(a, a.y);"
+        )
     cases.add("packed_float2", "packed_float2", ("packed_float2", "float"), "a.yx * b")
     for name in ROUND_TRIP:
         width = name[5]
@@ -67,27 +115,62 @@ def vectors() -> Cases:
         cases.add(f"unpack_half_{name}", f"half{width}", ("uint",), f"unpack_{name}_to_half(a)")
         cases.add(f"pack_{name}", "uint", (f"float{width}",), f"pack_float_to_{name}(a)")
     cases.add("unpack_565", "float3", ("ushort",), "unpack_unorm565_to_float(a)")
-    cases.add("pack_565", "ushort", ("ushort",), "pack_float_to_unorm565(unpack_unorm565_to_float(a))")
-    cases.add("pack_10a2", "uint", ("uint",), "pack_float_to_unorm10a2(unpack_unorm10a2_to_float(a))")
+    cases.add(
+        "pack_565", "ushort", ("ushort",), "pack_float_to_unorm565(unpack_unorm565_to_float(a))"
+    )
+    cases.add(
+        "pack_10a2", "uint", ("uint",), "pack_float_to_unorm10a2(unpack_unorm10a2_to_float(a))"
+    )
     for name in ("length", "length_squared", "normalize", "distance", "cross", "reflect"):
         two = name in ("distance", "cross", "reflect")
         vector = name in ("normalize", "cross", "reflect")
-        cases.add(name, "float3" if vector else "float", ("float3",) * (1 + two), f"{name}(a{', b' * two})")
-    cases.add("array", "float", ("float",), "array<float, 3> t = {a, 2, 3}; t[1] *= a; r = t[0] + t[1] + t.size();")
-    cases.add("limits", "float4", ("float",), "float4(numeric_limits<float>::max(), numeric_limits<half>::lowest(), "
-              "numeric_limits<int>::max(), numeric_limits<bfloat>::epsilon()) + a * 0")
+        cases.add(
+            name,
+            "float3" if vector else "float",
+            ("float3",) * (1 + two),
+            f"{name}(a{', b' * two})",
+        )
+    cases.add(
+        "array",
+        "float",
+        ("float",),
+        "array<float, 3> t = {a, 2, 3}; t[1] *= a; r = t[0] + t[1] + t.size();",
+    )
+    cases.add(
+        "limits",
+        "float4",
+        ("float",),
+        "float4(numeric_limits<float>::max(), numeric_limits<half>::lowest(), "
+        "numeric_limits<int>::max(), numeric_limits<bfloat>::epsilon()) + a * 0",
+    )
     matrix = "float3x2 m = float3x2(a.xy, a.zw, b.xy); float2x3 n = transpose(m);"
     cases.add("matrix_vector", "float2", ("float4", "float4"), matrix + " r = m * b.xyz;")
     cases.add("vector_matrix", "float3", ("float4", "float4"), matrix + " r = b.xy * m;")
-    cases.add("matrix_matrix", "float4", ("float4", "float4"),
-              matrix + " float2x2 p = m * n; p += p * 2.0f; r = float4(p[0], p[1]);")
-    cases.add("determinant", "float", ("float4", "float4"),
-              "r = determinant(float4x4(a, b, a.yzwx, float4(1, 2, b.xy))) + determinant(float2x2(3)) - float3x3(2)[1][1];")
+    cases.add(
+        "matrix_matrix",
+        "float4",
+        ("float4", "float4"),
+        matrix + " float2x2 p = m * n; p += p * 2.0f; r = float4(p[0], p[1]);",
+    )
+    cases.add(
+        "determinant",
+        "float",
+        ("float4", "float4"),
+        "r = determinant(float4x4(a, b, a.yzwx, float4(1, 2, b.xy))) + determinant(float2x2(3)) - float3x3(2)[1][1];",
+    )
     return cases.compile()
 
 
-KINDS = {"float": np.float32, "half": np.float16, "int": np.int32, "uint": np.uint32, "short": np.int16,
-         "ushort": np.uint16, "uchar": np.uint8, "bool": np.bool_}
+KINDS = {
+    "float": np.float32,
+    "half": np.float16,
+    "int": np.int32,
+    "uint": np.uint32,
+    "short": np.int16,
+    "ushort": np.uint16,
+    "uchar": np.uint8,
+    "bool": np.bool_,
+}
 
 
 def _array(metal_type: str, values: np.ndarray | None = None) -> np.ndarray:
@@ -104,7 +187,11 @@ def _array(metal_type: str, values: np.ndarray | None = None) -> np.ndarray:
 def _random(metal_type: str) -> np.ndarray:
     base = metal_type.removeprefix("packed_").rstrip("234")
     width = int(metal_type[-1]) if metal_type[-1] in "234" else 1
-    x = RNG.normal(size=(N, width)) * 4 if base in ("float", "half") else RNG.integers(1, 90, (N, width))
+    x = (
+        RNG.normal(size=(N, width)) * 4
+        if base in ("float", "half")
+        else RNG.integers(1, 90, (N, width))
+    )
     return x.astype(KINDS[base]) if width > 1 else x.astype(KINDS[base])[:, 0]
 
 
@@ -143,7 +230,9 @@ def test_packed_vectors(vectors: Cases) -> None:
         half_b = b // 2 if t == "int" else b / KINDS[t](2)
         assert np.array_equal(_run(vectors, f"packed_{t}", a, b), (a + b) * a - half_b)
         middle = (a[:, 0] + a[:, 2]) * 2
-        assert np.array_equal(_run(vectors, f"packed_{t}_parts", a), np.c_[a[:, 0] * 2, middle, a[:, 2] * 2, middle])
+        assert np.array_equal(
+            _run(vectors, f"packed_{t}_parts", a), np.c_[a[:, 0] * 2, middle, a[:, 2] * 2, middle]
+        )
     a, b = _random("float2"), _random("float")
     assert np.array_equal(_run(vectors, "packed_float2", a, b), a[:, ::-1] * b[:, None])
 
@@ -153,7 +242,9 @@ def test_packing(vectors: Cases, name: str) -> None:
     x = RNG.integers(0, 2**32, N, dtype=np.uint64).astype(np.uint32)
     x[:2] = 0x80808080, 0xFFFFFFFF
     kind = ("i" if name[0] == "s" else "u") + ("1" if name.endswith("8") else "2")
-    want = np.maximum(x.view(kind).reshape(N, -1).astype(np.float32) / np.float32(ROUND_TRIP[name]), -1)
+    want = np.maximum(
+        x.view(kind).reshape(N, -1).astype(np.float32) / np.float32(ROUND_TRIP[name]), -1
+    )
     found = _run(vectors, f"unpack_{name}", x)
     assert np.array_equal(found, want)
     assert np.array_equal(_run(vectors, f"unpack_half_{name}", x), want.astype(np.float16))
@@ -197,13 +288,37 @@ def test_array_and_limits(vectors: Cases) -> None:
 
 def test_matrices(vectors: Cases) -> None:
     a, b = _random("float4"), _random("float4")
-    columns = np.stack([a[:, :2], a[:, 2:], b[:, :2]], axis=2).astype(np.float64)  # [N, 2 rows, 3 columns]
+    columns = np.stack([a[:, :2], a[:, 2:], b[:, :2]], axis=2).astype(
+        np.float64
+    )  # [N, 2 rows, 3 columns]
     vector, row = b[:, :3].astype(np.float64), b[:, :2].astype(np.float64)
-    np.testing.assert_allclose(_run(vectors, "matrix_vector", a, b), np.einsum("nij,nj->ni", columns, vector), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(_run(vectors, "vector_matrix", a, b), np.einsum("ni,nij->nj", row, columns), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        _run(vectors, "matrix_vector", a, b),
+        np.einsum("nij,nj->ni", columns, vector),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    np.testing.assert_allclose(
+        _run(vectors, "vector_matrix", a, b),
+        np.einsum("ni,nij->nj", row, columns),
+        rtol=1e-4,
+        atol=1e-4,
+    )
     product = 3 * columns @ columns.transpose(0, 2, 1)
     found = _run(vectors, "matrix_matrix", a, b).reshape(N, 2, 2).transpose(0, 2, 1)
     np.testing.assert_allclose(found, product, rtol=1e-4, atol=1e-3)
     last = np.c_[a[:, 0] * 0 + 1, a[:, 0] * 0 + 2, b[:, :2]]
     whole = np.stack([a, b, a[:, [1, 2, 3, 0]], last], axis=2).astype(np.float64)
-    np.testing.assert_allclose(_run(vectors, "determinant", a, b), np.linalg.det(whole) + 9 - 2, rtol=1e-3, atol=1e-1)
+    np.testing.assert_allclose(
+        _run(vectors, "determinant", a, b), np.linalg.det(whole) + 9 - 2, rtol=1e-3, atol=1e-1
+    )
+
+
+def test_os_log_names_thread_and_line(capfd: pytest.CaptureFixture[str]) -> None:
+    lib = library(
+        "kernel void k(device float *x [[buffer(0)]], uint i [[thread_position_in_grid]]) {\n"
+        '  if (i == 40) os_log_default.log_info("x is %.2f, half %.1f", x[i], half(1.5));\n}'
+    )
+    run_kernel(lib, "k", np.full(64, 4, np.float32), threads=64)
+    said = "[info] line 4, threadgroup (1, 0, 0), thread 8: x is 4.00, half 1.5\n"
+    assert capfd.readouterr().out == said

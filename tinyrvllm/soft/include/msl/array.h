@@ -18,7 +18,9 @@ template <class T, size_t N> struct array {
   constexpr const T *begin() const { return data_; }
   constexpr T *end() { return data_ + N; }
   constexpr const T *end() const { return data_ + N; }
-  constexpr void fill(const T &v) { for (size_t i = 0; i < N; i++) data_[i] = v; }
+  constexpr void fill(const T &v) {
+    for (size_t i = 0; i < N; i++) data_[i] = v;
+  }
 };
 
 // A value that is the same in all threads; here just a value.

@@ -1,6 +1,6 @@
 // metal_math: functions of float and half, scalars and vectors (MSL specification, 6.5).
-// Every function has one plain overload for each type, as in Apple's header, so that pow(x, 2) or max(v, 0.0f) resolve
-// as they do there. Half is computed in float and rounded once. precise:: and fast:: are the same functions: there is no
+// Every function has one plain overload for each type, as in Apple's header, so that pow(x, 2) or max(v, 0.0f)
+// resolve as they do there. Half is computed in float and rounded once. precise:: and fast:: are the same functions: there is no
 // fast maths here. A bfloat argument converts to float, as in Metal, where these functions have no bfloat overloads.
 #pragma once
 #include "type_traits.h"
@@ -36,7 +36,10 @@ template <class T> MSL_INLINE T narrowed(double d) {
 // a * b + c with one rounding. For half the product and sum are taken in double, where no case rounds twice.
 template <class T> MSL_INLINE T fused(T a, T b, T c) {
   if constexpr (same<elem<T>, float>) return __builtin_elementwise_fma(a, b, c);
-  else return each<T>([](half x, half y, half z) { return half_of(__builtin_fma((double)x, (double)y, (double)z)); }, a, b, c);
+  else
+    return each<T>([](half x, half y, half z) {
+      return half_of(__builtin_fma((double)x, (double)y, (double)z));
+    }, a, b, c);
 }
 MSL_INLINE float sin_of_half_turns(float x) {                      // sin(pi x): exact reduction to |r| <= 1/4 turns
   double r = __builtin_fmod((double)x, 2.0);
@@ -175,7 +178,9 @@ MSL_FOR_FLOATS(MSL_MATH_PARTS)
     return t * t * (3 - 2 * t);                                                                            \
   }                                                                                                        \
   MSL_INLINE T sign(T x) {                                              /* NaN gives 0; -0 stays -0 */     \
-    return detail::each<T>([](auto v) { return (float)(v > 0 ? 1.0f : v < 0 ? -1.0f : v == 0 ? (float)v : 0.0f); }, x); \
+    return detail::each<T>([](auto v) {                                                                    \
+      return v > 0 ? 1.0f : v < 0 ? -1.0f : v == 0 ? (float)v : 0.0f;                                      \
+    }, x);                                                                                                 \
   }
 MSL_FOR_FLOATS(MSL_COMMON)
 

@@ -36,8 +36,12 @@ MSL_INLINE float to_srgb(float c) {
   MSL_INLINE float2 unpack_##kind##2x16_to_float(uint x) {                                                    \
     return float2{detail::kind(x, 0, 16), detail::kind(x, 16, 16)};                                           \
   }                                                                                                           \
-  MSL_INLINE half4 unpack_##kind##4x8_to_half(uint x) { return detail::narrow<half4>(unpack_##kind##4x8_to_float(x)); } \
-  MSL_INLINE half2 unpack_##kind##2x16_to_half(uint x) { return detail::narrow<half2>(unpack_##kind##2x16_to_float(x)); } \
+  MSL_INLINE half4 unpack_##kind##4x8_to_half(uint x) {                                                       \
+    return detail::narrow<half4>(unpack_##kind##4x8_to_float(x));                                             \
+  }                                                                                                           \
+  MSL_INLINE half2 unpack_##kind##2x16_to_half(uint x) {                                                      \
+    return detail::narrow<half2>(unpack_##kind##2x16_to_float(x));                                            \
+  }                                                                                                           \
   MSL_INLINE uint pack_float_to_##kind##4x8(float4 v) {                                                       \
     return detail::to_##kind(v.x, 0, 8) | detail::to_##kind(v.y, 8, 8) | detail::to_##kind(v.z, 16, 8) |      \
            detail::to_##kind(v.w, 24, 8);                                                                     \
@@ -62,7 +66,8 @@ MSL_INLINE float4 unpack_unorm10a2_to_float(uint x) {
   return float4{detail::unorm(x, 0, 10), detail::unorm(x, 10, 10), detail::unorm(x, 20, 10), detail::unorm(x, 30, 2)};
 }
 MSL_INLINE uint pack_float_to_unorm10a2(float4 v) {
-  return detail::to_unorm(v.x, 0, 10) | detail::to_unorm(v.y, 10, 10) | detail::to_unorm(v.z, 20, 10) | detail::to_unorm(v.w, 30, 2);
+  return detail::to_unorm(v.x, 0, 10) | detail::to_unorm(v.y, 10, 10) | detail::to_unorm(v.z, 20, 10) |
+         detail::to_unorm(v.w, 30, 2);
 }
 MSL_INLINE float3 unpack_unorm565_to_float(ushort x) {
   return float3{detail::unorm(x, 11, 5), detail::unorm(x, 5, 6), detail::unorm(x, 0, 5)};

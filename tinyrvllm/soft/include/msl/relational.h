@@ -3,17 +3,19 @@
 #include "math.h"
 
 namespace metal {
-#define MSL_RELATIONAL(T)                                                                                  \
-  MSL_INLINE detail::bool_like<T> isnan(T x) { return x != x; }                                            \
-  MSL_INLINE detail::bool_like<T> isinf(T x) { return fabs(x) == (T)__builtin_inff(); }                    \
-  MSL_INLINE detail::bool_like<T> isfinite(T x) { return fabs(x) < (T)__builtin_inff(); }                  \
-  MSL_INLINE detail::bool_like<T> isnormal(T x) {                                                          \
-    return (fabs(x) >= (T)numeric_limits<detail::elem<T>>::min()) & (fabs(x) < (T)__builtin_inff());       \
-  }                                                                                                        \
-  MSL_INLINE detail::bool_like<T> isordered(T x, T y) { return (x == x) & (y == y); }                      \
-  MSL_INLINE detail::bool_like<T> isunordered(T x, T y) { return (x != x) | (y != y); }                    \
-  MSL_INLINE detail::bool_like<T> signbit(T x) {                                                           \
-    return detail::each<detail::bool_like<T>>([](float v) { return __builtin_signbit(v) != 0; }, x);       \
+#define MSL_RELATIONAL(T)                                                                        \
+  MSL_INLINE detail::bool_like<T> isnan(T x) { return x != x; }                                  \
+  MSL_INLINE detail::bool_like<T> isinf(T x) { return fabs(x) == (T)__builtin_inff(); }          \
+  MSL_INLINE detail::bool_like<T> isfinite(T x) { return fabs(x) < (T)__builtin_inff(); }        \
+  MSL_INLINE detail::bool_like<T> isnormal(T x) {                                                \
+    return (fabs(x) >= (T)numeric_limits<detail::elem<T>>::min()) &                              \
+           (fabs(x) < (T)__builtin_inff());                                                      \
+  }                                                                                              \
+  MSL_INLINE detail::bool_like<T> isordered(T x, T y) { return (x == x) & (y == y); }            \
+  MSL_INLINE detail::bool_like<T> isunordered(T x, T y) { return (x != x) | (y != y); }          \
+  MSL_INLINE detail::bool_like<T> signbit(T x) {                                                 \
+    return detail::each<detail::bool_like<T>>([](float v) { return __builtin_signbit(v) != 0; }, \
+                                              x);                                                \
   }
 MSL_FOR_FLOATS(MSL_RELATIONAL)
 #undef MSL_RELATIONAL
@@ -22,7 +24,11 @@ MSL_FOR_FLOATS(MSL_RELATIONAL)
 template <class C> MSL_INLINE bool any(C c) {
   detail::bool_like<C> b = c;
   if constexpr (detail::size<C> == 1) return b;
-  else { bool r = false; for (int i = 0; i < detail::size<C>; i++) r |= b[i]; return r; }
+  else {
+    bool r = false;
+    for (int i = 0; i < detail::size<C>; i++) r |= b[i];
+    return r;
+  }
 }
 template <class C> MSL_INLINE bool all(C c) { return !any(!detail::bool_like<C>(c)); }
 
@@ -36,6 +42,14 @@ template <class T, class C> MSL_INLINE T select(T a, T b, C c) {
     return r;
   }
 }
-template <class T, class C> requires(detail::size<T> > 1) MSL_INLINE T select(T a, detail::elem<T> b, C c) { return select(a, (T)b, c); }
-template <class T, class C> requires(detail::size<T> > 1) MSL_INLINE T select(detail::elem<T> a, T b, C c) { return select((T)a, b, c); }
+template <class T, class C>
+  requires(detail::size<T> > 1)
+MSL_INLINE T select(T a, detail::elem<T> b, C c) {
+  return select(a, (T)b, c);
+}
+template <class T, class C>
+  requires(detail::size<T> > 1)
+MSL_INLINE T select(detail::elem<T> a, T b, C c) {
+  return select((T)a, b, c);
+}
 }  // namespace metal

@@ -14,10 +14,13 @@ namespace detail {
 typedef float float8 __attribute__((ext_vector_type(8)));
 template <class T> MSL_INLINE float8 rounded(float8 v) {
   if constexpr (same<T, float>) return v;
-  else return __builtin_convertvector(__builtin_convertvector(v, T __attribute__((ext_vector_type(8)))), float8);
+  else
+    return __builtin_convertvector(
+        __builtin_convertvector(v, T __attribute__((ext_vector_type(8)))), float8);
 }
 // d = a b + c for 8x8 matrices given by rows
-template <class T> MSL_INLINE void multiply_rows(float8 *d, const float8 *a, const float8 *b, const float8 *c) {
+template <class T>
+MSL_INLINE void multiply_rows(float8 *d, const float8 *a, const float8 *b, const float8 *c) {
   for (int i = 0; i < 8; i++) {
     float8 r = c[i];
     for (int k = 0; k < 8; k++) r = __builtin_elementwise_fma((float8)a[i][k], b[k], r);
@@ -37,7 +40,10 @@ template <class T, int COLUMNS = 8, int ROWS = 8> struct simdgroup_matrix {
 #if MSL_LEAD
   detail::float8 row[8];
   explicit simdgroup_matrix(T diagonal) {
-    for (int i = 0; i < 8; i++) { row[i] = (detail::float8)0.0f; row[i][i] = (float)diagonal; }
+    for (int i = 0; i < 8; i++) {
+      row[i] = (detail::float8)0.0f;
+      row[i][i] = (float)diagonal;
+    }
   }
 #else
   explicit simdgroup_matrix(T) {}
@@ -61,19 +67,21 @@ MSL_INLINE void together([[maybe_unused]] uint site) {
 #if MSL_LEAD
 namespace detail {
 // Rows lie at any multiple of the element's alignment. (An alias template would lose `aligned`.)
-template <class T> struct unaligned { typedef T row __attribute__((ext_vector_type(8), aligned(__alignof__(T)))); };
+template <class T> struct unaligned {
+  typedef T row __attribute__((ext_vector_type(8), aligned(__alignof__(T))));
+};
 template <class P> MSL_INLINE float8 load_row(P p) {
 #ifdef MSL_AS
   return (float8)(float)*p;
 #else
-  return __builtin_convertvector(*(const typename unaligned<pointee<P>>::row *)p, float8);
+  return __builtin_convertvector(*(const typename unaligned<pointee<P> >::row *)p, float8);
 #endif
 }
 template <class P> MSL_INLINE void store_row(P p, float8 v) {
 #ifdef MSL_AS
   *p = (pointee<P>)v[0];
 #else
-  typedef typename unaligned<pointee<P>>::row row;
+  typedef typename unaligned<pointee<P> >::row row;
   *(row *)p = __builtin_convertvector(v, row);
 #endif
 }
@@ -90,41 +98,57 @@ MSL_INLINE void transpose_rows(float8 *r) {
 }
 }  // namespace detail
 
-template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
+template <class T, int C = 8, int R = 8>
+MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
   simdgroup_matrix<T, C, R> m;
   for (int i = 0; i < 8; i++) m.row[i] = (detail::float8)(float)v;
   return m;
 }
 // origin: (column, row) of the matrix within the memory, whose rows are `stride` elements apart
 template <class T, int C, int R, class P>
-MSL_INLINE void simdgroup_load(simdgroup_matrix<T, C, R> &m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false, MSL_SITE) {
+MSL_INLINE void simdgroup_load(simdgroup_matrix<T, C, R> &m, P p, ulong stride = C,
+                               ulong2 origin = ulong2{0, 0}, bool transposed = false, MSL_SITE) {
   detail::together(site);
-  static_assert(detail::same<detail::pointee<P>, T>, "simdgroup_load: the matrix and the memory differ in type");
+  static_assert(detail::same<detail::pointee<P>, T>,
+                "simdgroup_load: the matrix and the memory differ in type");
   p += transposed ? origin.x * stride + origin.y : origin.y * stride + origin.x;
   for (int i = 0; i < 8; i++) m.row[i] = detail::load_row(p + i * stride);
   if (transposed) detail::transpose_rows(m.row);
 }
 template <class T, int C, int R, class P>
-MSL_INLINE void simdgroup_store(simdgroup_matrix<T, C, R> m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false, MSL_SITE) {
+MSL_INLINE void simdgroup_store(simdgroup_matrix<T, C, R> m, P p, ulong stride = C,
+                                ulong2 origin = ulong2{0, 0}, bool transposed = false, MSL_SITE) {
   detail::together(site);
-  static_assert(detail::same<detail::pointee<P>, T>, "simdgroup_store: the matrix and the memory differ in type");
+  static_assert(detail::same<detail::pointee<P>, T>,
+                "simdgroup_store: the matrix and the memory differ in type");
   p += transposed ? origin.x * stride + origin.y : origin.y * stride + origin.x;
   if (transposed) detail::transpose_rows(m.row);
   for (int i = 0; i < 8; i++) detail::store_row(p + i * stride, m.row[i]);
 }
 template <class D, class A, class B, class E>
-MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a, const simdgroup_matrix<B> &b, const simdgroup_matrix<E> &c, MSL_SITE) {
+MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a,
+                                              const simdgroup_matrix<B> &b,
+                                              const simdgroup_matrix<E> &c, MSL_SITE) {
   detail::together(site);
   detail::multiply_rows<D>(d.row, a.row, b.row, c.row);
 }
 #else
-template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T) { return {}; }
+template <class T, int C = 8, int R = 8>
+MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T) {
+  return {};
+}
 template <class M, class P>
-MSL_INLINE void simdgroup_load(M &, P, ulong = 8, ulong2 = ulong2{0, 0}, bool = false, MSL_SITE) { detail::together(site); }
+MSL_INLINE void simdgroup_load(M &, P, ulong = 8, ulong2 = ulong2{0, 0}, bool = false, MSL_SITE) {
+  detail::together(site);
+}
 template <class M, class P>
-MSL_INLINE void simdgroup_store(M, P, ulong = 8, ulong2 = ulong2{0, 0}, bool = false, MSL_SITE) { detail::together(site); }
+MSL_INLINE void simdgroup_store(M, P, ulong = 8, ulong2 = ulong2{0, 0}, bool = false, MSL_SITE) {
+  detail::together(site);
+}
 template <class D, class A, class B, class E>
-MSL_INLINE void simdgroup_multiply_accumulate(D &, const A &, const B &, const E &, MSL_SITE) { detail::together(site); }
+MSL_INLINE void simdgroup_multiply_accumulate(D &, const A &, const B &, const E &, MSL_SITE) {
+  detail::together(site);
+}
 #endif
 }  // namespace metal
 #endif  // MSL_MATRIX_PER_LANE
@@ -137,10 +161,12 @@ using ::simdgroup_bfloat8x8;
 using ::simdgroup_float8x8;
 using ::simdgroup_half8x8;
 template <class D, class A, class B>
-MSL_INLINE void simdgroup_multiply(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a, const simdgroup_matrix<B> &b) {
+MSL_INLINE void simdgroup_multiply(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a,
+                                   const simdgroup_matrix<B> &b) {
   simdgroup_multiply_accumulate(d, a, b, make_filled_simdgroup_matrix<D, 8, 8>((D)0.0f));
 }
-template <class T> MSL_INLINE simdgroup_matrix<T> operator*(const simdgroup_matrix<T> &a, const simdgroup_matrix<T> &b) {
+template <class T> MSL_INLINE simdgroup_matrix<T> operator*(const simdgroup_matrix<T> &a,
+                                                            const simdgroup_matrix<T> &b) {
   simdgroup_matrix<T> d;
   simdgroup_multiply(d, a, b);
   return d;

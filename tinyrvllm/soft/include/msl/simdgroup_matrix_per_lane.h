@@ -21,7 +21,9 @@ MSL_INLINE uint row_of_lane(uint l) { return (l / 4 & 4) + l / 2 % 4; }
 MSL_INLINE uint column_of_lane(uint l) { return (l / 4 & 2) * 2 + l % 2 * 2; }
 
 template <class T> struct Multiply {
-  struct In { float2 a, b, c; };
+  struct In {
+    float2 a, b, c;
+  };
   typedef vec<T, 2> Out;
   static constexpr bool one = false, whole_simdgroup = true;
   static void run(const In *in, Out *out, uint) {
@@ -44,32 +46,42 @@ template <class T> struct Multiply {
 // Distance of the lane's element i from the matrix's first, in memory
 MSL_INLINE ulong element_at(uint i, ulong stride, ulong2 origin, bool transposed) {
   ulong row = row_of_lane(lane()), column = column_of_lane(lane()) + i;
-  return transposed ? (origin.x + column) * stride + origin.y + row : (origin.y + row) * stride + origin.x + column;
+  return transposed ? (origin.x + column) * stride + origin.y + row
+                    : (origin.y + row) * stride + origin.x + column;
 }
 }  // namespace detail
 
 template <class T, int C, int R> simdgroup_matrix<T, C, R>::simdgroup_matrix(T diagonal) {
   uint row = detail::row_of_lane(detail::lane()), column = detail::column_of_lane(detail::lane());
-  elements = thread_elements_type{row == column ? diagonal : (T)0, row == column + 1 ? diagonal : (T)0};
+  elements =
+      thread_elements_type{row == column ? diagonal : (T)0, row == column + 1 ? diagonal : (T)0};
 }
-template <class T, int C = 8, int R = 8> MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
+template <class T, int C = 8, int R = 8>
+MSL_INLINE simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
   simdgroup_matrix<T, C, R> m;
   m.elements = (vec<T, 2>)v;
   return m;
 }
 template <class T, int C, int R, class P>
-MSL_INLINE void simdgroup_load(simdgroup_matrix<T, C, R> &m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false) {
-  static_assert(detail::same<detail::pointee<P>, T>, "simdgroup_load: the matrix and the memory differ in type");
+MSL_INLINE void simdgroup_load(simdgroup_matrix<T, C, R> &m, P p, ulong stride = C,
+                               ulong2 origin = ulong2{0, 0}, bool transposed = false) {
+  static_assert(detail::same<detail::pointee<P>, T>,
+                "simdgroup_load: the matrix and the memory differ in type");
   for (uint i = 0; i < 2; i++) m.elements[i] = p[detail::element_at(i, stride, origin, transposed)];
 }
 template <class T, int C, int R, class P>
-MSL_INLINE void simdgroup_store(simdgroup_matrix<T, C, R> m, P p, ulong stride = C, ulong2 origin = ulong2{0, 0}, bool transposed = false) {
-  static_assert(detail::same<detail::pointee<P>, T>, "simdgroup_store: the matrix and the memory differ in type");
+MSL_INLINE void simdgroup_store(simdgroup_matrix<T, C, R> m, P p, ulong stride = C,
+                                ulong2 origin = ulong2{0, 0}, bool transposed = false) {
+  static_assert(detail::same<detail::pointee<P>, T>,
+                "simdgroup_store: the matrix and the memory differ in type");
   for (uint i = 0; i < 2; i++) p[detail::element_at(i, stride, origin, transposed)] = m.elements[i];
 }
 template <class D, class A, class B, class E>
-MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a, const simdgroup_matrix<B> &b, const simdgroup_matrix<E> &c, MSL_SITE) {
+MSL_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D> &d, const simdgroup_matrix<A> &a,
+                                              const simdgroup_matrix<B> &b,
+                                              const simdgroup_matrix<E> &c, MSL_SITE) {
   auto wide = [](auto v) { return __builtin_convertvector(v, float2); };
-  d.elements = detail::collective<detail::Multiply<D>>({wide(a.elements), wide(b.elements), wide(c.elements)}, site);
+  d.elements = detail::collective<detail::Multiply<D>>(
+      {wide(a.elements), wide(b.elements), wide(c.elements)}, site);
 }
 }  // namespace metal

@@ -18,7 +18,7 @@
 #endif
 #define thread
 #define kernel
-#define coherent(scope)   // one memory, one cache: everything is coherent
+#define coherent(scope)  // one memory, one cache: everything is coherent
 #define METAL_FUNC inline __attribute__((always_inline))
 
 typedef signed char int8_t;
@@ -35,9 +35,9 @@ typedef __UINTPTR_TYPE__ uintptr_t;
 typedef _Float16 half;
 typedef __bf16 bfloat;
 
-#define MSL_VECTORS(T)                                  \
-  typedef T T##2 __attribute__((ext_vector_type(2)));   \
-  typedef T T##3 __attribute__((ext_vector_type(3)));   \
+#define MSL_VECTORS(T)                                \
+  typedef T T##2 __attribute__((ext_vector_type(2))); \
+  typedef T T##3 __attribute__((ext_vector_type(3))); \
   typedef T T##4 __attribute__((ext_vector_type(4)));
 MSL_VECTORS(float)
 MSL_VECTORS(half)
@@ -81,10 +81,13 @@ template <class T, int N> struct shape<T __attribute__((ext_vector_type(N)))> {
 };
 template <class T> inline constexpr int size = shape<T>::n;
 template <class T> using elem = typename shape<T>::elem;
-template <class T, class U> using with_elem = typename shape<T>::template with<U>;   // float4, int -> int4
+template <class T, class U> using with_elem =
+    typename shape<T>::template with<U>;  // float4, int -> int4
 
 // The type without its address space, const and volatile: what a pointer's pointee holds.
-template <class T> struct bare { typedef T type; };
+template <class T> struct bare {
+  typedef T type;
+};
 template <class T> struct bare<const T> : bare<T> {};
 template <class T> struct bare<volatile T> : bare<T> {};
 template <class T> struct bare<const volatile T> : bare<T> {};
@@ -93,25 +96,39 @@ template <class T> struct bare<T &> : bare<T> {};
 template <class T, int A> struct bare<__attribute__((address_space(A))) T> : bare<T> {};
 template <class T, int A> struct bare<const __attribute__((address_space(A))) T> : bare<T> {};
 template <class T, int A> struct bare<volatile __attribute__((address_space(A))) T> : bare<T> {};
-template <class T, int A> struct bare<const volatile __attribute__((address_space(A))) T> : bare<T> {};
+template <class T, int A> struct bare<const volatile __attribute__((address_space(A))) T>
+    : bare<T> {};
 #endif
 template <class P> using pointee = typename bare<decltype(*P())>::type;
 
-template <class T> inline constexpr bool is_float = same<T, float> || same<T, half> || same<T, bfloat>;
+template <class T> inline constexpr bool is_float =
+    same<T, float> || same<T, half> || same<T, bfloat>;
 template <class T> inline constexpr bool is_int = __is_integral(T) && !same<T, bool>;
 
 // f(a[i], b[i] ...) for each component; R is the result's type
 template <class R, class F, class T> MSL_INLINE constexpr R each(F f, T a) {
   if constexpr (size<T> == 1) return (R)f(a);
-  else { R r; for (int i = 0; i < size<T>; i++) r[i] = f(a[i]); return r; }
+  else {
+    R r;
+    for (int i = 0; i < size<T>; i++) r[i] = f(a[i]);
+    return r;
+  }
 }
 template <class R, class F, class T> MSL_INLINE constexpr R each(F f, T a, T b) {
   if constexpr (size<T> == 1) return (R)f(a, b);
-  else { R r; for (int i = 0; i < size<T>; i++) r[i] = f(a[i], b[i]); return r; }
+  else {
+    R r;
+    for (int i = 0; i < size<T>; i++) r[i] = f(a[i], b[i]);
+    return r;
+  }
 }
 template <class R, class F, class T> MSL_INLINE constexpr R each(F f, T a, T b, T c) {
   if constexpr (size<T> == 1) return (R)f(a, b, c);
-  else { R r; for (int i = 0; i < size<T>; i++) r[i] = f(a[i], b[i], c[i]); return r; }
+  else {
+    R r;
+    for (int i = 0; i < size<T>; i++) r[i] = f(a[i], b[i], c[i]);
+    return r;
+  }
 }
 }  // namespace detail
 }  // namespace metal
