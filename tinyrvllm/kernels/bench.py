@@ -3,9 +3,10 @@
 A decode step never finds its weights in a cache, since a gigabyte of others was read in between. So
 each measurement walks over copies of the weights that together exceed the last-level cache; --hot
 uses one copy, and shows how flattering that is. Times are the command buffer's own (GPU start to
-end), medians over repeats; one command buffer holds one dispatch for every copy.
+end), medians over repeats; one command buffer holds one launch for every copy.
 
-    python -m tinyrvllm.kernels.bench --device soft --kernel matvec --kind Q4_1
+The last lines say up to how many rows each matmul kernel was the fastest: that is where the row
+thresholds in kernels/matmul.py come from, and what to override on another device.
 """
 
 import argparse
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..mtl import open_device
-from .cases import Case, Prepared, prepare
-from .launch import Argument, Launch, Span, encode
-from .shapes import BENCH
+from . import elementwise
+from .cases import Case, prepare
+from .launch import Argument, Launch, Span, encode, whole
+from .shapes import BENCH, MATMULS
 
 if TYPE_CHECKING:
     from ..mtl.device import Device
@@ -32,17 +34,15 @@ REPEATS = 7
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. Seconds are of one launch."""
+    """One measurement; microseconds are of one launch."""
 
     kernel: str
-    kind: str
     rows: int
-    outputs: int
-    inputs: int
+    shape: str
     microseconds: float
     gigabytes_per_second: float
     gigaflops: float
-    numpy_ratio: float  # our time over numpy's float32 matmul of the same shape
+    numpy_ratio: float | None  # our time over numpy's float32 product of the same shape
     lane_utilisation: float
     line_efficiency: float
 
@@ -88,51 +88,74 @@ def numpy_seconds(rows: int, outputs: int, inputs: int, hot: bool) -> float:
     return statistics.median(times)
 
 
+def copy_bandwidth(device: "Device") -> float:
+    """GB/s read and written by the copy kernel over more than the caches hold: the limit."""
+    count = CACHE_BYTES // 4
+    x, y = whole(device.buffer(4 * count)), whole(device.buffer(4 * count))
+    return 8 * count / seconds(device, [elementwise.copy(x, y, count)]) / 1e9
+
+
 def measure(case: Case, device: "Device", hot: bool = False) -> Row:
-    """Runs one matmul case and returns its row."""
-    prepared: Prepared = prepare(case, device, np.random.default_rng(0))
-    (launch,) = prepared.launches
-    rows, outputs, inputs = (int(str(case[name])) for name in ("rows", "outputs", "inputs"))
-    taken = seconds(device, copies_of(launch, device, hot))
-    moved = launch.cost.bytes_read + launch.cost.bytes_written
+    """Runs one case and returns its row."""
+    launches = prepare(case, device, np.random.default_rng(0)).launches
+    first, ratio = launches[0], None
+    if case.kernel in MATMULS:
+        taken = seconds(device, copies_of(first, device, hot))
+        rows, outputs, inputs = (int(str(case[name])) for name in ("rows", "outputs", "inputs"))
+        ratio = taken / numpy_seconds(rows, outputs, inputs, hot)
+    else:
+        taken = seconds(device, launches) * len(launches)
+    moved = sum(x.cost.bytes_read + x.cost.bytes_written for x in launches)
+    flops = sum(x.cost.flops for x in launches)
     return Row(
-        launch.kernel, str(case["kind"]), rows, outputs, inputs, taken * 1e6, moved / taken / 1e9,
-        launch.cost.flops / taken / 1e9, taken / numpy_seconds(rows, outputs, inputs, hot),
-        launch.cost.lane_utilisation, launch.cost.line_efficiency,
+        case.kernel, first.rows, first.shape, taken * 1e6, moved / taken / 1e9, flops / taken / 1e9,
+        ratio, first.cost.lane_utilisation, first.cost.line_efficiency,
     )  # fmt: skip
 
 
-def fastest(rows: list[Row]) -> dict[tuple[str, int, int, int], str]:
-    """(kind, rows, outputs, inputs) -> the kernel that won there."""
-    best: dict[tuple[str, int, int, int], Row] = {}
+def fastest(rows: list[Row]) -> dict[tuple[int, str], str]:
+    """(rows, shape) -> the kernel that won there."""
+    best: dict[tuple[int, str], Row] = {}
     for row in rows:
-        key = (row.kind, row.rows, row.outputs, row.inputs)
-        if key not in best or row.microseconds < best[key].microseconds:
+        key = (row.rows, row.shape)
+        if row.kernel in MATMULS and (
+            key not in best or row.microseconds < best[key].microseconds
+        ):
             best[key] = row
     return {key: row.kernel for key, row in best.items()}
 
 
-def print_table(rows: list[Row]) -> None:
+def print_table(rows: list[Row], limit: float) -> None:
+    """The measurements, the machine's copy bandwidth, and where each matmul kernel wins."""
     print(
-        f"{'kernel':12} {'kind':5} {'rows':>4} {'N x K':>12} {'us':>9} {'GB/s':>7} {'GFLOP/s':>8} "
-        f"{'x numpy':>8} {'lanes':>6} {'lines':>6}"
+        f"{'kernel':12} {'rows':>4} {'shape':24} {'us':>9} {'GB/s':>7} {'of copy':>7} "
+        f"{'GFLOP/s':>8} {'x numpy':>8} {'lanes':>6} {'lines':>6}"
     )
     winners = fastest(rows)
     for row in rows:
-        shape = f"{row.outputs} x {row.inputs}"
-        won = winners[row.kind, row.rows, row.outputs, row.inputs] == row.kernel
+        won = winners.get((row.rows, row.shape)) == row.kernel
+        ratio = f"{row.numpy_ratio:8.2f}" if row.numpy_ratio is not None else f"{'-':>8}"
         print(
-            f"{row.kernel:12} {row.kind:5} {row.rows:4} {shape:>12} {row.microseconds:9.0f} "
-            f"{row.gigabytes_per_second:7.2f} {row.gigaflops:8.1f} {row.numpy_ratio:8.2f} "
-            f"{row.lane_utilisation:6.0%} {row.line_efficiency:6.0%}{'  <- fastest' if won else ''}"
+            f"{row.kernel:12} {row.rows:4} {row.shape:24} {row.microseconds:9.0f} "
+            f"{row.gigabytes_per_second:7.2f} {row.gigabytes_per_second / limit:7.0%} "
+            f"{row.gigaflops:8.1f} {ratio} {row.lane_utilisation:6.0%} {row.line_efficiency:6.0%}"
+            f"{'  <- fastest' if won else ''}"
         )
+    print(f"copy of {CACHE_BYTES >> 20} MiB: {limit:.1f} GB/s read and written")
+    for shape in dict.fromkeys(shape for _, shape in winners):
+        order = [f"{n}: {winners[n, shape]}" for n, s in sorted(winners) if s == shape]
+        print(f"fastest by rows, {shape}: {', '.join(order)}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bench kernels", description=__doc__.split("\n")[0])
+    kernels = sorted({case.kernel for case in BENCH})
+    parser = argparse.ArgumentParser(
+        prog="python -m tinyrvllm.bench kernels", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--device", default="soft", help="soft, metal or cuda (default: soft)")
-    parser.add_argument("--kernel", action="append", help="matvec, ksplit or gemm (repeatable)")
+    parser.add_argument("--kernel", action="append", choices=kernels, help="repeatable")
     parser.add_argument("--kind", action="append", help="a weight type, such as Q4_1 (repeatable)")
     parser.add_argument("--rows", type=int, action="append", help="activation rows (repeatable)")
     parser.add_argument("--hot", action="store_true", help="one cached matrix: a flattering figure")
@@ -141,17 +164,18 @@ def main(arguments: list[str] | None = None) -> int:
     rows = []
     with open_device(options.device) as device:
         for case in BENCH:
+            shape = dict(case.shape)
             if (
                 (options.kernel and case.kernel not in options.kernel)
-                or (options.kind and case["kind"] not in options.kind)
-                or (options.rows and case["rows"] not in options.rows)
+                or (options.kind and shape.get("kind") not in options.kind)
+                or (options.rows and shape.get("rows") not in options.rows)
             ):
                 continue
             rows.append(measure(case, device, options.hot))
             if options.json:
                 print(json.dumps(asdict(rows[-1])), flush=True)
-    if not options.json:
-        print_table(rows)
+        if not options.json:
+            print_table(rows, copy_bandwidth(device))
     return 0
 
 

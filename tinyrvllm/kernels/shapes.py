@@ -145,10 +145,26 @@ def _long() -> list[Case]:
 
 TABLE = [*_matmuls(), *_rows(), *_elements(), *_ropes(), *_attentions()]
 LONG = _long()
+_HEADS = {"smollm2": (9, 3, 64), "gemma3": (4, 1, 256)}
 BENCH = [
-    case(kernel, kind=kind, rows=rows, outputs=outputs, inputs=inputs)
-    for kind in ("F16", "Q8_0", "Q4_1")
-    for outputs, inputs in ((2560, 960), *SMOLLM2)
-    for kernel in MATMULS
-    for rows in (1, 4, 8, 16, 128)
+    *(
+        case(kernel, kind=kind, rows=rows, outputs=outputs, inputs=inputs)
+        for kind in ("F16", "Q8_0", "Q4_1")
+        for outputs, inputs in ((2560, 960), *SMOLLM2)
+        for kernel in MATMULS
+        for rows in (1, 4, 8, 16, 128)
+    ),
+    case("embed", kind="Q8_0", rows=128, columns=576),
+    case("rmsnorm", rows=1, columns=576),
+    case("rmsnorm", rows=128, columns=576),
+    case("argmax", rows=1, columns=49152),
+    case("top_k", rows=1, columns=49152, k=40, values="normal"),
+    *(
+        case("attend_one", contexts=(n,), heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+        for heads, kv_heads, head_dim in _HEADS.values()
+        for n in (128, 1024, 4096)
+    ),
+    case("attend_tile", contexts=(128,), queries=(128,), heads=9, kv_heads=3, head_dim=64),
+    case("attend_wide", contexts=(128,), queries=(128,), heads=4, kv_heads=1, head_dim=256),
+    case("naive", contexts=(128,), queries=(128,), heads=9, kv_heads=3, head_dim=64),
 ]
