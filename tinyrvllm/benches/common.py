@@ -50,31 +50,37 @@ def model_path(args: argparse.Namespace) -> Path:
     return hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
 
 
-def add_batch(parser: argparse.ArgumentParser) -> None:
-    """--batch; None where it is not given."""
+def add_batch(parser: argparse.ArgumentParser, default: Sequence[int] = BATCHES) -> None:
+    """--batch, repeatable."""
     parser.add_argument(
         "--batch", type=positive(MAX_BATCH), action="append", metavar="N",
-        help=f"sequences at a time, repeatable (default: {' '.join(map(str, BATCHES))})",
+        help=f"sequences at a time, repeatable (default: {' '.join(map(str, default))})",
     )  # fmt: skip
 
 
-def add_work(parser: argparse.ArgumentParser) -> None:
-    """--prompt-tokens, --tokens and --seed: the original's work by default."""
+def add_work(
+    parser: argparse.ArgumentParser, prompt_tokens: int = 128, tokens: int = 64
+) -> None:
+    """--prompt-tokens and --tokens: the original's work by default."""
     parser.add_argument(
-        "--prompt-tokens", type=positive(), default=128, metavar="N",
+        "--prompt-tokens", type=positive(), default=prompt_tokens, metavar="N",
         help="length of each prompt (default: %(default)s)",
     )
     parser.add_argument(
-        "--tokens", type=positive(), default=64, metavar="N",
+        "--tokens", type=positive(), default=tokens, metavar="N",
         help="tokens to generate for each (default: %(default)s)",
-    )
+    )  # fmt: skip
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """--seed of the random prompts."""
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N",
         help="prompt i depends only on the seed and i (default: %(default)s)",
     )  # fmt: skip
 
 
-class positive:  # noqa: N801 - reads as a type in add_argument
+class positive:
     """An argparse type: a whole number from 1 to `limit`."""
 
     def __init__(self, limit: int = 1 << 20) -> None:

@@ -1,7 +1,8 @@
-"""Greedy sequences over runner.run, and what they cost: what sweep, compare and trace measure."""
+"""Greedy sequences on a runner, and what they cost: what sweep, compare and trace measure."""
 
 import statistics
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.model import Model
 from tinyrvllm.runner import open_runner
-from tinyrvllm.runner.batch import Batch
+from tinyrvllm.runner.batch import HAS_NAN, Batch
 
 BLOCK_SIZE = 16
 PREFILL_CHUNK = 512  # rows of a prompt in one step
@@ -77,47 +78,53 @@ class Greedy:
         self.runner = open_runner(model, device, size * self.blocks, BLOCK_SIZE)
 
     def step(self, work: Many[tuple[Sequence, int]]) -> None:
-        """Feeds the next n tokens of each (sequence, n), and appends the best next one to those
-        that are then complete."""
+        """Feeds the next n tokens of each (sequence, n), and appends the likeliest next one to
+        those that are then complete."""
+        complete = np.array([s.cached + n == len(s.ids) for s, n in work])
         ends = np.cumsum([n for _, n in work])
-        complete = [s.cached + n == len(s.ids) for s, n in work]
-        logits = self._run(work, ends[complete] - 1)
-        finished = (s for (s, _), done in zip(work, complete, strict=True) if done)
-        for sequence, row in zip(finished, logits, strict=True):
-            best = int(np.argmax(row))
-            if np.isnan(row[best]):  # argmax finds a NaN first
-                raise TinyrvllmError(f"NaN among the logits after {len(sequence.ids)} tokens")
-            sequence.ids.append(best)
+        for tokens in self._tokens(self._batch(work, ends[complete] - 1), 1):
+            finished = [s for (s, _), done in zip(work, complete, strict=True) if done]
+            for sequence, token in zip(finished, tokens, strict=True):
+                sequence.ids.append(token)
 
     def generate(self, prompts: Many[list[int]], new_tokens: int) -> Generation:
         """Each prompt alone, as it would arrive; then all sequences together, step by step."""
-        length = len(prompts[0])
         sequences = [Sequence(list(ids), slot) for slot, ids in enumerate(prompts)]
         prefills, steps = [], []
         for sequence in sequences:
             start = time.perf_counter()
-            self.prefill(sequence)
+            for left in range(len(sequence.ids), 0, -PREFILL_CHUNK):
+                self.step([(sequence, min(left, PREFILL_CHUNK))])
             prefills.append(time.perf_counter() - start)
-        for _ in range(new_tokens - 1):
-            start = time.perf_counter()
-            self.step([(sequence, 1) for sequence in sequences])
-            steps.append(time.perf_counter() - start)
-        return Generation([s.ids[length:] for s in sequences], length, prefills, steps)
-
-    def prefill(self, sequence: Sequence) -> None:
-        """Feeds a prompt in chunks; its first new token is appended."""
-        for left in range(len(sequence.ids) - sequence.cached, 0, -PREFILL_CHUNK):
-            self.step([(sequence, min(left, PREFILL_CHUNK))])
+        lines = [[sequence.ids[-1]] for sequence in sequences]
+        start = time.perf_counter()
+        if new_tokens > 1:
+            batch = self._batch([(s, 1) for s in sequences], np.arange(len(sequences)))
+            for tokens in self._tokens(batch, new_tokens - 1):
+                steps.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                for line, token in zip(lines, tokens, strict=True):
+                    line.append(token)
+        return Generation(lines, len(prompts[0]), prefills, steps)
 
     def logits(self, ids: list[int], first: int) -> np.ndarray:
         """Logits after positions first, first + 1, ... of one sequence: [len(ids) - first, V]."""
         sequence, pieces = Sequence(ids, slot=0), []
         for left in range(len(ids), 0, -PREFILL_CHUNK):
-            n, start = min(left, PREFILL_CHUNK), sequence.cached
-            pieces.append(self._run([(sequence, n)], np.arange(max(0, first - start), n)))
+            n = min(left, PREFILL_CHUNK)
+            rows = np.arange(max(0, first - sequence.cached), n)
+            pieces.append(self.runner.run(self._batch([(sequence, n)], rows)))
         return np.concatenate(pieces)
 
-    def _run(self, work: Many[tuple[Sequence, int]], rows: np.ndarray) -> np.ndarray:
+    def _tokens(self, batch: Batch, steps: int) -> Iterator[list[int]]:
+        """The runner's greedy tokens of each step. Raises TinyrvllmError for a NaN."""
+        for tokens, flags in self.runner.greedy(batch, steps):
+            if (flags & HAS_NAN).any():
+                raise TinyrvllmError("a NaN is among the logits: this model or kernel is broken")
+            yield tokens.tolist()
+
+    def _batch(self, work: Many[tuple[Sequence, int]], rows: np.ndarray) -> Batch:
+        """The next n tokens of each (sequence, n), which count as cached from now on."""
         ids, positions, slots = [], [], []
         for sequence, n in work:
             end = sequence.cached + n
@@ -127,17 +134,13 @@ class Greedy:
             slots.append(sequence.slot * self.blocks * BLOCK_SIZE + places)
             sequence.cached = end
         table = np.arange(self.blocks)  # of slot 0
-        return self.runner.run(
-            Batch(
-                token_ids=np.array(ids, np.int32),
-                positions=np.concatenate(positions).astype(np.int32),
-                slot_mapping=np.concatenate(slots).astype(np.int32),
-                block_tables=np.array(
-                    [s.slot * self.blocks + table for s, _ in work], np.int32
-                ),
-                context_lens=np.array([s.cached for s, _ in work], np.int32),
-                query_start=np.cumsum([0, *(n for _, n in work)]).astype(np.int32),
-                sample_rows=np.asarray(rows, np.int32),
-                state_slots=np.array([s.slot for s, _ in work], np.int32),
-            )
+        return Batch(
+            token_ids=np.array(ids, np.int32),
+            positions=np.concatenate(positions).astype(np.int32),
+            slot_mapping=np.concatenate(slots).astype(np.int32),
+            block_tables=np.array([s.slot * self.blocks + table for s, _ in work], np.int32),
+            context_lens=np.array([s.cached for s, _ in work], np.int32),
+            query_start=np.cumsum([0, *(n for _, n in work)]).astype(np.int32),
+            sample_rows=rows.astype(np.int32),
+            state_slots=np.array([s.slot for s, _ in work], np.int32),
         )

@@ -49,6 +49,7 @@ def main(argv: list[str]) -> int:
     common.add_model(parser)
     common.add_batch(parser)
     common.add_work(parser)
+    common.add_seed(parser)
     is_mac = (sys.platform, platform.machine()) == ("darwin", "arm64")
     default = ["cpu", "metal"] if is_mac else ["cpu"]
     parser.add_argument(

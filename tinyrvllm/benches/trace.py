@@ -25,6 +25,7 @@ def main(argv: list[str]) -> int:
     parser = common.command("trace", __doc__.splitlines()[0], EPILOG)
     common.add_model(parser)
     common.add_work(parser)
+    common.add_seed(parser)
     parser.add_argument(
         "--arrivals", default="0,0,4,8", metavar="A,B,...",
         help="the step at which each request arrives (default: %(default)s)",
