@@ -5,7 +5,7 @@
 extern "C" void *memset(void *, int, size_t);
 
 namespace msl {
-// In the order of check.py's _KINDS.
+// In the order of report.py's _KINDS.
 enum : uint { OUT_OF_BOUNDS = 1, THREADGROUP_OUT_OF_BOUNDS, LOCAL_OUT_OF_BOUNDS, MISALIGNED, UNINITIALISED, RACE,
               BARRIER_DIVERGENCE, EARLY_RETURN, SIMD_DIVERGENCE, SIMD_RETURN, PARTIAL_DIVERGENCE,
               PARTIAL_RETURN, INACTIVE_LANE };

@@ -47,6 +47,7 @@ typedef struct {
     NativeReport reports[64];
 } Watch;
 void msl_watch_end(Watch *);
+uint32_t msl_watch_size(void);
 extern const char msl_sites_lead[], msl_sites_rest[];
 """)
 
@@ -73,6 +74,8 @@ def observe(dispatch: "Dispatch", start: Callable[[], None]) -> list[Report]:
     with _ONE_AT_A_TIME:
         guard = Guard(dispatch.buffers, writable, dispatch.resident)
         regions = ffi.new("Region[]", [_region(r) for r in guard.regions])
+        if native.engine(check=True).msl_watch_size() != ffi.sizeof("Watch"):
+            raise RuntimeError("check.h and check.py disagree about the size of a Watch")
         watch = ffi.new("Watch *", {"regions": regions, "region_count": len(regions)})
         for slot in dispatch.buffers:
             d.buffer[slot] = guard.address(slot)

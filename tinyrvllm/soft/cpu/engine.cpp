@@ -166,6 +166,7 @@ MSL_INLINE bool has_room(ulong state) { return state & OPEN && (state & INSIDE) 
 
 #ifdef MSL_CHECK
 MSL_EXPORT void msl_watch_end(msl::Watch *w) { msl::end_watch(w); }
+MSL_EXPORT uint msl_watch_size() { return sizeof(msl::Watch); }
 #endif
 MSL_EXPORT uint msl_pool_size() { return sizeof(msl::Pool); }
 MSL_EXPORT uint msl_dispatch_size() { return sizeof(msl::Dispatch); }

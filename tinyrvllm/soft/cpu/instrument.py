@@ -62,6 +62,7 @@ _USES_THREE = re.compile(
     r"shufflevector <4 x \w+> %\S+ <4 x \w+> poison, <\d x i32> (?!.*i32 3)"
 )
 _CONSTANT = re.compile(r"^(@\S+) = (?:\w+ )*?constant (.*)$")
+_SHADOW_ADDRESS = "@__asan_shadow_memory_dynamic_address"
 _DECLARATIONS = """
 declare void @msl_access(i64, i64, i32, i32)
 declare void @msl_access_block(ptr, i64, i32, i32)
@@ -78,9 +79,7 @@ class Site(NamedTuple):
     what: int  # READ | WRITE | ATOMIC ...
     align: int  # the address must be a multiple of this
     type: str  # of the value moved, as IR writes it: "float", "<4 x half>"; "" for a block
-    callers: tuple[
-        tuple[str, int], ...
-    ]  # (file, line) of the calls that were inlined around it, innermost first
+    callers: tuple[tuple[str, int], ...]  # (file, line) of the calls around it, innermost first
 
 
 class _Frame(NamedTuple):
@@ -146,13 +145,10 @@ class _Instrumenter:
             elif block := _BLOCK.match(line):
                 out += self._block(block)
             elif _TRAP.match(line):
-                out.append(
-                    f"  call void @msl_local_bounds(i32 {self._site(line, WRITE)}){_debug(line)}"
-                )
-            elif line.startswith(
-                "@__asan_shadow_memory_dynamic_address"
-            ):  # read on some systems, never used
-                out.append("@__asan_shadow_memory_dynamic_address = internal global i64 0")
+                site = self._site(line, WRITE)
+                out.append(f"  call void @msl_local_bounds(i32 {site}){_debug(line)}")
+            elif line.startswith(_SHADOW_ADDRESS):  # read on some systems, never used
+                out.append(f"{_SHADOW_ADDRESS} = internal global i64 0")
             elif line.startswith("declare ptr @__asan_mem"):
                 declaration = line.replace("@__asan_", "@")
                 if not any(other.startswith(declaration.split("(")[0]) for other in self._lines):
@@ -245,9 +241,8 @@ def _constants(lines: Sequence[str]) -> str:
     rows = []
     for line in lines:
         if found := _CONSTANT.match(line):
-            size = (
-                f"ptrtoint (ptr getelementptr ({_type_at_start(found[2])}, ptr null, i32 1) to i64)"
-            )
+            end = f"getelementptr ({_type_at_start(found[2])}, ptr null, i32 1)"
+            size = f"ptrtoint (ptr {end} to i64)"
             rows.append(f"{{ ptr, i64 }} {{ ptr {found[1]}, i64 {size} }}")
     rows.append("{ ptr, i64 } zeroinitializer")
     return f"[{len(rows)} x {{ ptr, i64 }}] [{', '.join(rows)}]"

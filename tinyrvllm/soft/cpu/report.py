@@ -75,10 +75,9 @@ class _Writer:
         )
 
     def _rendezvous(self, number: int) -> Site:
-        line, column = number // 256, number % 256
-        found = self.scene.source.rendezvous(line, column)
-        file, self.operation = found or (self.scene.file, "operation")
-        return Site(file, line, column, 0, 1, "", ())
+        found = self.scene.source.rendezvous(number)
+        file, line, self.operation = found or (self.scene.file, number // 256, "operation")
+        return Site(file, line, 0, 0, 1, "", ())
 
     def report(self) -> Report:
         r = self.r

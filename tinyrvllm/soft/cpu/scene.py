@@ -38,11 +38,12 @@ class SourceLines:
     def text(self, file: str, line: int) -> str:
         return self._text.get((file, line), "").strip()
 
-    def rendezvous(self, line: int, column: int) -> tuple[str, str] | None:
-        """The file that has a barrier or simd operation at this place, and what it is."""
+    def rendezvous(self, site: int) -> tuple[str, int, str] | None:
+        """File and line of the barrier or simd operation at line * 256 + column, and its name."""
         for (file, number), text in self._text.items():
-            if number == line and (word := _RENDEZVOUS.match(text, column - 1)):
-                return file, word[0]
+            column = site - number * 256  # above 255 in a long line
+            if 0 < column <= len(text) and (word := _RENDEZVOUS.match(text, column - 1)):
+                return file, number, word[0]
         return None
 
 
