@@ -6,8 +6,8 @@ PATH is a checkout of ggml (or llama.cpp), candle or MLX, or a single .metal fil
 kept here. A kernel counts as compiled when the front end takes it and clang accepts it with
 address spaces checked and with its code instantiated; nothing is optimised or linked, because MLX
 alone instantiates 16,000. What Metal refuses only when a pipeline is made (threadgroup memory over
-32 KB) does not count against a kernel. A file whose includes do not resolve (Apple's own frameworks)
-is named and not counted. With --run, the kernels of corpus_runs.py that are found are compiled to
+32 KB) does not count against a kernel. A file whose includes do not resolve (Apple's frameworks) is
+named and not counted. With --run, the kernels of corpus_runs.py that are found are compiled to
 machine code and compared with numpy.
 """
 

@@ -1,4 +1,4 @@
-"""How the tests of metal_stdlib run single expressions: many cases, few kernels, arrays in, array out."""
+"""How the tests of metal_stdlib run expressions: many cases, few kernels, arrays in and out."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

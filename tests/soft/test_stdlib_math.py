@@ -1,4 +1,4 @@
-"""metal_math against numpy in float64: float to a few units in the last place, half correctly rounded."""
+"""metal_math against numpy in float64: float to a few units in the last place, half rounded once."""
 
 from collections.abc import Callable
 from fractions import Fraction

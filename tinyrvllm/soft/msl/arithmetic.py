@@ -1,4 +1,4 @@
-"""Integers that Metal source writes as arithmetic: `[[buffer(1)]]`, `(100 + 3)`, `(BM * BN * 32)`."""
+"""Integers that Metal source writes as arithmetic: `(100 + 3)`, `(BM * BN * 32)`."""
 
 import re
 from collections.abc import Mapping

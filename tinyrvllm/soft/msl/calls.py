@@ -11,7 +11,8 @@ from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
 _SIMD = re.compile(  # os_log asks which thread it is
-    r"(?:simd|quad)_\w+|simdgroup_\w+|make_filled_simdgroup_matrix|os_log\w*|log_(?:info|debug|error|fault)"
+    r"(?:simd|quad)_\w+|simdgroup_\w+|make_filled_simdgroup_matrix"
+    r"|os_log\w*|log_(?:info|debug|error|fault)"
 )
 _MATRIX = re.compile(r"simdgroup_(?:load|store|multiply\w*|matrix|\w+8x8)|make_filled_\w+_matrix")
 

@@ -23,7 +23,9 @@ _FALSE_POSITIVES = (
 # A function whose body had one of these errors is not found when it is called again.
 _FOLLOWS = re.compile(r"substitution failure \[with [^\n]*\]$", re.MULTILINE)
 # 'device Foo', a whole object out of another address space, which clang cannot copy
-_OBJECT = re.compile(r"'(?:const |volatile )*(?:device|threadgroup|constant) [^'*&]*'(?! \(aka '[^']*[*&])")
+_OBJECT = re.compile(
+    r"'(?:const |volatile )*(?:device|threadgroup|constant) [^'*&\[]*'(?! \(aka '[^']*[*&])"
+)
 
 
 @dataclass(slots=True)

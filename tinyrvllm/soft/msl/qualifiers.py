@@ -48,7 +48,7 @@ def overloads(tokens: Tokens, declarations: list[Declaration]) -> None:
 
 
 def array_parameters(tokens: Tokens) -> None:
-    """`f(threadgroup float tile[32])` -> `f(threadgroup float *tile)`, which clang knows to qualify."""
+    """`f(threadgroup float tile[32])` -> `f(threadgroup float *tile)`: clang qualifies no array."""
     for i in range(len(tokens)):
         if tokens[i] not in _SPACES:
             continue

@@ -1,6 +1,8 @@
 """What this device, or Metal itself, does not run: an error that names it and its line."""
 
+import functools
 import re
+from pathlib import Path
 
 from tinyrvllm.soft.msl.calls import CallGraph
 from tinyrvllm.soft.msl.declarations import Declaration
@@ -45,12 +47,21 @@ def _is_used_as_metal(tokens: Tokens, i: int, word: str) -> bool:
     return tokens[i + 1] == "<" or tokens.kind(i + 1) == "name"
 
 
+@functools.cache
+def _standard_names() -> frozenset[str]:
+    headers = (Path(__file__).parents[1] / "include" / "msl").glob("*.h")
+    return frozenset(name for h in headers for name in re.findall(r"\w+", h.read_text("utf-8")))
+
+
 def recursion(tokens: Tokens, declarations: list[Declaration], graph: CallGraph) -> None:
-    """Metal has no recursion. Overloads and templates that call their own name are none."""
+    """Metal has no recursion. Overloads and templates that call their own name are none.
+
+    A function may overload one of metal_stdlib's, too.
+    """
     functions = [d for d in declarations if d.kind == "function"]
     names = [d.name for d in functions]
     for d in functions:
-        if d.template or names.count(d.name) > 1:
+        if d.template or names.count(d.name) > 1 or d.name in _standard_names():
             continue
         for i in range(*d.body):
             if tokens[i] == d.name and tokens[i + 1] == "(" and tokens[i - 1] not in (".", "->"):
