@@ -49,8 +49,11 @@ def _is_used_as_metal(tokens: Tokens, i: int, word: str) -> bool:
 
 @functools.cache
 def _standard_names() -> frozenset[str]:
+    """The functions of our metal_stdlib, written out or by macros such as MSL_WIDE_1(T, exp, ...)."""
     headers = (Path(__file__).parents[1] / "include" / "msl").glob("*.h")
-    return frozenset(name for h in headers for name in re.findall(r"\w+", h.read_text("utf-8")))
+    declared = re.compile(r"MSL_INLINE[^(;]*?\b(\w+)\(|MSL_\w+\((?:T, )?(\w+)")
+    found = (m for h in headers for m in declared.finditer(h.read_text("utf-8")))
+    return frozenset(m[1] or m[2] for m in found)
 
 
 def recursion(tokens: Tokens, declarations: list[Declaration], graph: CallGraph) -> None:
