@@ -5,14 +5,18 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinyrvllm import hub
 from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.reports import costs, kernel_comparison, timings
 
 if TYPE_CHECKING:
     from tinyrvllm.engine.llm import LLM, Request, RequestOutput
     from tinyrvllm.engine.sampler import SamplingParams
+    from tinyrvllm.runner.options import Options
 
 EXAMPLES = f"""\
 examples:
@@ -83,7 +87,20 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--metal", action="store_const", const="metal", dest="device", help="--device metal")
     add("--json", action="store_true", help="print one JSON object per prompt, at its end")
-    add("--debug", action="store_true", help="tokens, timings and memory on standard error")
+    add("--debug", action="store_true", help="tokens, timings, costs, memory on standard error")
+    device = top.add_argument_group("how a device computes (not for --device cpu)")
+    add = device.add_argument
+    add("--no-fuse", action="store_true", help="each norm is a dispatch of its own")
+    add("--batch-invariant", action="store_true", help="one kernel for every multiplication")
+    add(
+        "--kv-type", choices=("f16", "f32"), default="f16",
+        help="numbers of the KV cache (default: %(default)s)",
+    )
+    add("--indirect", action="store_true", help="replay steps by indirect command buffers")
+    add(
+        "--kernel", metavar="NAME=FILE",
+        help="take the kernel NAME from your own .metal file; at the end, compare it with ours",
+    )
     return top
 
 
@@ -118,6 +135,11 @@ def run(args: argparse.Namespace) -> None:
     from tinyrvllm.engine.llm import LLM
     from tinyrvllm.engine.sampler import SamplingParams
 
+    options = device_options(args)
+    if args.kernel and not prompts:
+        raise TinyrvllmError("--kernel compares two runs of the same prompts: give --prompt")
+    if args.kernel and args.seed is None:
+        args.seed = 0  # both runs must draw the same numbers
     params = SamplingParams(
         max_tokens=args.max_tokens,
         temperature=args.temperature,
@@ -130,13 +152,38 @@ def run(args: argparse.Namespace) -> None:
     )
     start = time.perf_counter()
     path = hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
-    llm = LLM(path, args.device, args.ctx)
+    llm = LLM(path, args.device, args.ctx, options)
     if args.debug:
         print(f"loaded {path.name} in {time.perf_counter() - start:.2f} s", file=sys.stderr)
-    if prompts:
-        answer_prompts(llm, prompts, params, args)
-    else:
+    if not prompts:
         converse(llm, params, args)
+        return
+    theirs = answer_prompts(llm, prompts, params, args), llm.report()
+    if args.kernel:
+        llm = LLM(path, args.device, args.ctx, replace(options, kernels={}))
+        ours = [request.finish() for request in requests_for(llm, prompts, params, args)], llm.report()
+        print(kernel_comparison(next(iter(options.kernels)), theirs, ours), file=sys.stderr)
+
+
+def device_options(args: argparse.Namespace) -> "Options":
+    """The flags that say how a device computes."""
+    from tinyrvllm.runner.options import Options
+
+    kernels = {}
+    if args.kernel:
+        name, equals, file = args.kernel.partition("=")
+        if not (name and equals and file.endswith(".metal") and Path(file).is_file()):
+            raise TinyrvllmError(
+                f"--kernel: expected NAME=FILE with an existing .metal file, found {args.kernel!r}"
+            )
+        kernels[name] = Path(file)
+    return Options(
+        fuse=not args.no_fuse,
+        batch_invariant=args.batch_invariant,
+        kv_f32=args.kv_type == "f32",
+        indirect=args.indirect,
+        kernels=kernels,
+    )
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
@@ -160,24 +207,30 @@ def _decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
+def requests_for(
+    llm: "LLM", prompts: list[str], params: "SamplingParams", args: argparse.Namespace
+) -> "list[Request]":
+    """A request for each prompt; all are checked before the first token is printed."""
+    if args.chat:
+        turns = [[*opening(args), {"role": "user", "content": prompt}] for prompt in prompts]
+        return [llm.chat(messages, params) for messages in turns]
+    return [llm.stream(prompt, params) for prompt in prompts]
+
+
 def answer_prompts(
     llm: "LLM", prompts: list[str], params: "SamplingParams", args: argparse.Namespace
-) -> None:
+) -> "list[RequestOutput]":
     """Streams the continuation of each prompt to standard output."""
-    requests = []
-    for prompt in prompts:  # all are checked before the first token is printed
-        if args.chat:
-            requests.append(llm.chat(opening(args) + [{"role": "user", "content": prompt}], params))
-        else:
-            requests.append(llm.stream(prompt, params))
+    requests = requests_for(llm, prompts, params, args)
     for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
         if len(prompts) > 1 and not args.json:
             first_line = prompt.strip().split("\n")[0]
             print(f"{'' if number == 0 else chr(10)}==> {first_line} <==")
-        show(request, args)
+        show(llm, request, args)
+    return [request.output for request in requests]
 
 
-def show(request: "Request", args: argparse.Namespace) -> str:
+def show(llm: "LLM", request: "Request", args: argparse.Namespace) -> str:
     """Prints one request as it runs; returns its text."""
     try:
         for piece in request:
@@ -190,6 +243,8 @@ def show(request: "Request", args: argparse.Namespace) -> str:
             print(flush=True)
         if args.debug:
             print(timings(request.output), file=sys.stderr)
+            if report := llm.report():
+                print(costs(report), file=sys.stderr)
     return request.output.text
 
 
@@ -205,36 +260,6 @@ def as_json(output: "RequestOutput") -> dict[str, object]:
         "first_token_seconds": round(output.first_token_seconds, 4),
         "total_seconds": round(output.total_seconds, 4),
     }
-
-
-def timings(output: "RequestOutput") -> str:
-    """Tokens, seconds and tokens per second of a request, and the process's peak memory."""
-    prompt, generated = len(output.prompt_token_ids), len(output.token_ids)
-    lines = [
-        f"prompt tokens     {output.prompt_token_ids}",
-        f"generated tokens  {output.token_ids}",
-    ]
-    if generated:
-        first = output.first_token_seconds
-        lines.append(f"prefill           {prompt} tokens, {first:.3f} s, {prompt / first:.1f} tok/s")
-    if generated > 1:
-        decode = output.total_seconds - output.first_token_seconds
-        rate = (generated - 1) / decode
-        lines.append(f"decode            {generated - 1} tokens, {decode:.3f} s, {rate:.1f} tok/s")
-    lines.append(f"finish reason     {output.finish_reason or 'interrupted'}")
-    if peak := peak_memory_bytes():
-        lines.append(f"peak memory       {peak / 1e6:.0f} MB")
-    return "\n".join(lines)
-
-
-def peak_memory_bytes() -> int | None:
-    """The most memory this process has held, or None where the system does not say."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
 
 
 def opening(args: argparse.Namespace) -> list[dict[str, str]]:
@@ -262,7 +287,7 @@ def converse(llm: "LLM", params: "SamplingParams", args: argparse.Namespace) -> 
         messages.append({"role": "user", "content": text})
         request = llm.chat(messages, params)
         try:
-            show(request, args)
+            show(llm, request, args)
         except KeyboardInterrupt:
             print("(stopped)", file=sys.stderr)
         messages.append({"role": "assistant", "content": request.output.text})

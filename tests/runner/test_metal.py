@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.runner.sequences import Model, Sequence, batch_of
 from tests.tiny_models import write_model
 from tinyrvllm import TinyrvllmError, mtl
-from tinyrvllm.runner.forward import Options
 from tinyrvllm.runner.metal import MetalRunner
+from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.step import MAX_ROWS
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -25,7 +25,7 @@ NAMES = sorted(path.stem for path in FIXTURES.glob("*.gguf"))
 # Logits have a standard deviation of 1.8.
 TOLERANCE = 2e-2  # half-precision cache, and weight tiles of ksplit and gemm
 F32_TOLERANCE = 2e-4  # float32 cache and matvec: the order of summation only
-PINNED = Options(batch_invariant=True)
+PINNED = Options(batch_invariant=True, kv_f32=True)
 
 
 @cache
@@ -38,7 +38,7 @@ def load(name: str) -> tuple[Model, list[list[int]], np.ndarray]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_architecture_in_chunks(device: mtl.Device, name: str) -> None:
     model, ids, logits = load(name)
-    runner = MetalRunner(model, device, 16, block_size=4, kv_f32=True, options=PINNED)
+    runner = MetalRunner(model, device, 16, block_size=4, options=PINNED)
     sequence = Sequence(ids[0], [3, 1, 15, 0, 7, 2, 4, 9, 12, 5])
     for n in (20, 1, 1, 18):
         first = sequence.done
@@ -63,8 +63,8 @@ def test_any_schedule(device: mtl.Device, data: st.DataObject) -> None:
     model, ids, logits = load("llama")
     pinned, indirect = data.draw(st.booleans()), data.draw(st.booleans())
     runner = MetalRunner(
-        model, device, 24, block_size=4, kv_f32=True, indirect=indirect,
-        options=Options(batch_invariant=pinned),
+        model, device, 24, block_size=4,
+        options=Options(batch_invariant=pinned, kv_f32=True, indirect=indirect),
     )  # fmt: skip
     blocks = data.draw(st.permutations(range(24)))
     sequences = [Sequence(ids[0], blocks[:10]), Sequence(ids[1], blocks[10:20])]
@@ -86,7 +86,7 @@ def test_rows_beyond_one_command_buffer(device: mtl.Device, tmp_path: Path) -> N
     """A prompt longer than MAX_ROWS is cut; every row's logits come back at its place."""
     model = Model(write_model(tmp_path / "tiny.gguf"))
     ids = [3 + i * 7 % 200 for i in range(MAX_ROWS + 20)]
-    runner = MetalRunner(model, device, 16, kv_f32=True, options=PINNED)
+    runner = MetalRunner(model, device, 16, options=PINNED)
     whole = runner.run(batch_of([(Sequence(ids, list(range(16))), len(ids))], 16))
     again = Sequence(ids, list(range(16)))
     cut = [runner.run(batch_of([(again, n)], 16)) for n in (100, len(ids) - 100)]
@@ -95,7 +95,7 @@ def test_rows_beyond_one_command_buffer(device: mtl.Device, tmp_path: Path) -> N
 
 def test_some_rows_and_none(device: mtl.Device) -> None:
     model, ids, logits = load("llama")
-    runner = MetalRunner(model, device, 10, block_size=4, kv_f32=True, options=PINNED)
+    runner = MetalRunner(model, device, 10, block_size=4, options=PINNED)
     batch = batch_of([(Sequence(ids[0], list(range(10))), 40)], 4)
     for rows in ([39], [0, 7, 39], []):
         wanted = dataclasses.replace(batch, sample_rows=np.array(rows, np.int32))
@@ -107,7 +107,7 @@ def test_indirect_replay_gives_the_same_bits(device: mtl.Device) -> None:
     model, ids, _ = load("llama")
     found = []
     for indirect in (False, True):
-        runner = MetalRunner(model, device, 10, block_size=4, indirect=indirect)
+        runner = MetalRunner(model, device, 10, block_size=4, options=Options(indirect=indirect))
         sequence = Sequence(ids[0], list(range(10)))
         found.append([runner.run(batch_of([(sequence, n)], 4)) for n in (30, 1, 1)])
     for direct, replayed in zip(*found, strict=True):
@@ -193,7 +193,7 @@ def test_a_file_longer_than_a_buffer_is_seen_through_several(
         with mtl.open_device("soft") as device:
             limits = dataclasses.replace(device.limits, max_buffer_length=limit)
             monkeypatch.setattr(device, "limits", limits)
-            runner = MetalRunner(model, device, 2, kv_f32=True)
+            runner = MetalRunner(model, device, 2, options=PINNED)
             spans = runner.forward.tensors.spans.values()
             count = len({id(span.buffer) for span in spans})
             assert (count > 1) == (limit < 1 << 30)

@@ -12,8 +12,8 @@ from typing import Any
 from tinyrvllm.benches import common
 from tinyrvllm.benches.greedy import Generation, Greedy, fnv1a, prompt
 from tinyrvllm.errors import TinyrvllmError
-from tinyrvllm.generate import peak_memory_bytes
 from tinyrvllm.model import Model, load
+from tinyrvllm.reports import peak_memory_bytes
 from tinyrvllm.runner import DEVICES
 
 EPILOG = """\

@@ -10,11 +10,13 @@ import numpy as np
 
 from tinyrvllm import hub
 from tinyrvllm import model as models
-from tinyrvllm.engine.sampler import Sampler, SamplingParams
+from tinyrvllm.engine.sampler import Sampler, SamplingParams, check_logits
 from tinyrvllm.engine.text import StopStrings, StreamDecoder
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.runner import open_runner
-from tinyrvllm.runner.batch import Batch
+from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch
+from tinyrvllm.runner.options import Options
+from tinyrvllm.runner.report import Report
 
 # Rows of a prompt in one step: enough for fast matrix products, few enough that activations
 # stay small and Ctrl-C is heard soon.
@@ -53,6 +55,7 @@ class LLM:
         model: a path, a built-in name, or a loaded `tinyrvllm.model.Model`.
         device: "auto", "cpu", ... (see `tinyrvllm.runner`).
         context_length: the most tokens of prompt and answer together; default: the model's own.
+        options: how a device computes; not for "cpu".
 
     Raises:
         TinyrvllmError: the model or the device cannot be had, or the context is out of range.
@@ -63,6 +66,7 @@ class LLM:
         model: str | PathLike[str] | models.Model = hub.DEFAULT_MODEL,
         device: str = "auto",
         context_length: int | None = None,
+        options: Options | None = None,
     ) -> None:
         self.model = model if isinstance(model, models.Model) else models.load(hub.resolve(model))
         trained = self.model.config.context_length
@@ -74,7 +78,7 @@ class LLM:
             )
         num_blocks = -(-self.context_length // BLOCK_SIZE)
         self._block_table = np.arange(num_blocks, dtype=np.int32)[None]  # [1, num_blocks]
-        self._runner = open_runner(self.model, device, num_blocks, BLOCK_SIZE)
+        self._runner = open_runner(self.model, device, num_blocks, BLOCK_SIZE, options)
 
     def generate(
         self,
@@ -85,10 +89,7 @@ class LLM:
         several = [prompts] if isinstance(prompts, str | bytes) else prompts
         outputs = []
         for prompt in several:
-            request = self.stream(prompt, params)
-            for _ in request:
-                pass
-            outputs.append(request.output)
+            outputs.append(self.stream(prompt, params).finish())
         return outputs
 
     def stream(
@@ -136,25 +137,42 @@ class LLM:
         if not 0 <= min(ids) <= max(ids) < vocab_size:
             raise TinyrvllmError(f"token ids must be from 0 to {vocab_size - 1:,}")
 
+    def report(self) -> Report | None:
+        """What the last step cost; None where there is no device."""
+        return self._runner.report()
+
     def _run(self, ids: Sequence[int], start: int, wanted: np.ndarray) -> np.ndarray:
         """Feeds tokens that follow `start` cached ones; logits [len(wanted), vocab] of rows."""
         pieces = []
         for first in range(0, len(ids), PREFILL_CHUNK):
             chunk = ids[first : first + PREFILL_CHUNK]
             rows = wanted[(wanted >= first) & (wanted < first + len(chunk))] - first
-            positions = np.arange(start + first, start + first + len(chunk), dtype=np.int32)
-            batch = Batch(
-                token_ids=np.asarray(chunk, np.int32),
-                positions=positions,
-                slot_mapping=positions,  # one sequence, its blocks in order: slot = position
-                block_tables=self._block_table,
-                context_lens=positions[-1:] + 1,
-                query_start=np.array([0, len(chunk)], np.int32),
-                sample_rows=rows.astype(np.int32),
-                state_slots=np.zeros(1, np.int32),
-            )
-            pieces.append(self._runner.run(batch))
+            pieces.append(self._runner.run(self._batch(chunk, start + first, rows)))
         return np.concatenate(pieces)
+
+    def _greedy(self, ids: Sequence[int], steps: int) -> Iterator[int]:
+        """The likeliest tokens after a prompt; the device may be one step ahead of the reader."""
+        last = (len(ids) - 1) // PREFILL_CHUNK * PREFILL_CHUNK
+        if last:
+            self._run(ids[:last], 0, np.arange(0))
+        batch = self._batch(ids[last:], last, np.array([len(ids) - last - 1]))
+        for tokens, flags in self._runner.greedy(batch, steps):
+            check_logits(bool(flags[0] & HAS_NAN), bool(flags[0] & ALL_MASKED))
+            yield int(tokens[0])
+
+    def _batch(self, ids: Sequence[int], start: int, rows: np.ndarray) -> Batch:
+        """Tokens that follow `start` cached ones, with logits of some rows."""
+        positions = np.arange(start, start + len(ids), dtype=np.int32)
+        return Batch(
+            token_ids=np.asarray(ids, np.int32),
+            positions=positions,
+            slot_mapping=positions,  # one sequence, its blocks in order: slot = position
+            block_tables=self._block_table,
+            context_lens=positions[-1:] + 1,
+            query_start=np.array([0, len(ids)], np.int32),
+            sample_rows=rows.astype(np.int32),
+            state_slots=np.zeros(1, np.int32),
+        )
 
 
 class Request:
@@ -203,14 +221,22 @@ class Request:
             output.text += rest
             yield rest
 
+    def finish(self) -> RequestOutput:
+        """Runs to the end."""
+        for _ in self:
+            pass
+        return self.output
+
     def _tokens(self) -> Iterator[int]:
         """Samples until max_tokens or the end of the context; the caller may stop earlier."""
+        llm, pending, cached = self._llm, self.output.prompt_token_ids, 0
+        count = min(self._params.max_tokens, llm.context_length - len(pending) + 1)
+        if self._params.temperature == 0:
+            yield from llm._greedy(pending, count)
+            return
         sampler = Sampler(self._params)
-        pending, cached = self.output.prompt_token_ids, 0
-        for _ in range(self._params.max_tokens):
-            if cached + len(pending) > self._llm.context_length:
-                return
-            logits = self._llm._run(pending, cached, np.array([len(pending) - 1]))
+        for _ in range(count):
+            logits = llm._run(pending, cached, np.array([len(pending) - 1]))
             cached += len(pending)
             token = sampler.sample(logits[0])
             yield token

@@ -54,6 +54,13 @@ class SamplingParams:
                 )
 
 
+def check_logits(has_nan: bool, all_masked: bool) -> None:
+    """Raises LogitsError for a row of logits with a NaN, or in which no token is possible."""
+    if has_nan or all_masked:
+        what = "NaN among the logits" if has_nan else "all logits are -inf"
+        raise LogitsError(f"{what}: the weights are damaged or the computation overflowed")
+
+
 class Sampler:
     """Picks the tokens of one request.
 
@@ -74,9 +81,8 @@ class Sampler:
             LogitsError: a NaN among the logits, or no token is possible (all -inf).
         """
         best = int(np.argmax(logits))
-        if not logits[best] > -np.inf:  # argmax finds a NaN first, and NaN compares false
-            what = "NaN among the logits" if np.isnan(logits[best]) else "all logits are -inf"
-            raise LogitsError(f"{what}: the weights are damaged or the computation overflowed")
+        # argmax finds a NaN first
+        check_logits(bool(np.isnan(logits[best])), bool(logits[best] == -np.inf))
         if self.params.temperature == 0 or logits[best] == np.inf:
             return best
         tokens, probabilities = self._candidates(logits, logits[best])

@@ -46,6 +46,7 @@ class Buffer:
                 f"buffer {label!r}: expected 1 to {device.limits.max_buffer_length} bytes "
                 f"(this device's maxBufferLength), found {nbytes}"
             )
+        device.buffers_made += 1
         self.nbytes = nbytes
         self.label = label
         self.in_flight = 0  # committed command buffers that use it and were not waited for

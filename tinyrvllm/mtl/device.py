@@ -58,6 +58,7 @@ class Device(Owned):
         self.lock = threading.Lock()  # for what threads share: who is using which buffer
         self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
         self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None
+        self.buffers_made = 0
         self._libraries: dict[str | tuple[str, str], Library] = {}
         self.queue = Owned(self.objc, send.new_queue(self.handle))
         with self.objc.pool():

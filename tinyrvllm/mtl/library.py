@@ -61,6 +61,7 @@ _NUMPY_TYPES = {  # numpy scalar type -> MSL scalar type
 def splice(path: Path, seen: set[Path] | None = None) -> str:
     """The text of a shader with each `#include "file"` replaced by that file, once.
 
+    A file is looked for beside the one that includes it, then among our shaders.
     Raises MetalError when a file does not exist, naming who included it.
     """
     seen = set() if seen is None else seen
@@ -71,7 +72,8 @@ def splice(path: Path, seen: set[Path] | None = None) -> str:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         include = INCLUDE.match(line)
         if include:
-            target = path.parent / include[1]
+            beside = path.parent / include[1]
+            target = beside if beside.is_file() else SHADERS / include[1]
             if not target.is_file():
                 raise MetalError(f"{path.name}:{number}: no file {include[1]!r} beside it")
             if target.resolve() not in seen:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# Flags of a row of logits, beside the index of its largest (shaders/argmax.h sets them too).
+HAS_NAN, ALL_MASKED = 1, 2
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -27,6 +30,22 @@ class Batch:
     sample_rows: np.ndarray  # [R]
     state_slots: np.ndarray  # [S] where a sequence's convolution state is kept (LFM2)
 
+    def after(self, tokens: np.ndarray, block_size: int, steps: int = 1) -> "Batch":
+        """The decode step that feeds the sequences their next tokens, [S], `steps` steps later."""
+        sequences = np.arange(self.num_seqs, dtype=np.int32)
+        positions = self.context_lens + np.int32(steps - 1)
+        blocks = self.block_tables[sequences, positions // block_size]
+        return Batch(
+            token_ids=tokens,
+            positions=positions,
+            slot_mapping=blocks * block_size + positions % block_size,
+            block_tables=self.block_tables,
+            context_lens=positions + 1,
+            query_start=np.arange(self.num_seqs + 1, dtype=np.int32),
+            sample_rows=sequences,
+            state_slots=self.state_slots,
+        )
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
@@ -34,3 +53,25 @@ class Batch:
     @property
     def num_seqs(self) -> int:
         return len(self.context_lens)
+
+
+def slice_batch(batch: Batch, first: int, end: int) -> tuple[Batch, np.ndarray]:
+    """Rows first:end of a batch as a batch, and which of `batch.sample_rows` they hold."""
+    if (first, end) == (0, batch.num_tokens):
+        return batch, np.arange(len(batch.sample_rows))
+    starts = np.clip(batch.query_start, first, end)
+    kept = np.flatnonzero(np.diff(starts) > 0)
+    ends = np.append(starts[kept], end)
+    wanted = np.flatnonzero((batch.sample_rows >= first) & (batch.sample_rows < end))
+    rows = slice(first, end)
+    part = Batch(
+        token_ids=batch.token_ids[rows],
+        positions=batch.positions[rows],
+        slot_mapping=batch.slot_mapping[rows],
+        block_tables=batch.block_tables[kept],
+        context_lens=batch.positions[ends[1:] - 1] + 1,
+        query_start=ends - first,
+        sample_rows=batch.sample_rows[wanted] - first,
+        state_slots=batch.state_slots[kept],
+    )
+    return part, wanted

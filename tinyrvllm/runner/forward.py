@@ -14,12 +14,8 @@ but the multiplication by its weight, once for each simdgroup that reads a value
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from gguf import GGMLQuantizationType
 
 from tinyrvllm.kernels import (
-    argmax,
     attention,
     conv,
     elementwise,
@@ -33,22 +29,10 @@ from tinyrvllm.kernels import (
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import Launch, Span
 from tinyrvllm.kernels.matmul import KSPLIT_ROWS, MATVEC_ROWS, FusedNorm, Matmul
-from tinyrvllm.kernels.quant import Matrix
 from tinyrvllm.model.config import ModelConfig
+from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.step import Bucket, StepBuffer
 from tinyrvllm.runner.tensors import DeviceTensors
-
-
-@dataclass(frozen=True)
-class Options:
-    """How the same model may be computed; see DESIGN: the choice may change bits, not the text.
-
-    fuse: fold norms into matvec where it can. batch_invariant: one kernel for every
-    multiplication, so that a row's result does not depend on what else is in the step.
-    """
-
-    fuse: bool = True
-    batch_invariant: bool = False
 
 
 class Forward:
@@ -79,39 +63,6 @@ class Forward:
         """From token ids to the last layer's output in scratch "x": [rows, hidden]."""
         return Body(self, bucket).launches
 
-    def head(self, samples: int, gathered: bool, fused: bool) -> list[Launch]:
-        """From rows of "x" to "logits" [samples, vocab], "indices" and "flags" [samples].
-
-        gathered: the rows are those of the step's sample_rows; else the first `samples` of x.
-        fused: the body left the sums of squares that a folded norm needs.
-        """
-        config, scratch = self.config, self.scratch
-        x, launches = scratch["x"], []
-        if gathered:
-            rows_of_x = Matrix(x, GGMLQuantizationType.F32, x.nbytes // 4 // config.hidden_size,
-                               config.hidden_size)  # fmt: skip
-            x = scratch["gathered"]
-            launches.append(embedding.launch(self.step.spans["sample_rows"], rows_of_x, x, samples))
-        name = "token_embd.weight" if config.tied_output else "output.weight"
-        weight = self.tensors.matrix(name)
-        norm = None
-        if fused and not gathered:
-            writer = f"blk.{config.num_layers - 1}.ffn_down.weight"
-            norm = self.fused_norm(config.output_norm, writer)
-        else:
-            launches.append(self.norm(config.output_norm, x, scratch["normed"], samples))
-            x = scratch["normed"]
-        logits = scratch["logits"]
-        launches.append(self.multiply(Matmul(x, weight, logits, samples, norm=norm)))
-        count = samples * config.vocab_size
-        if config.final_softcap is not None:
-            launches.append(elementwise.softcap(logits, logits, count, config.final_softcap))
-        launches += argmax.launches(
-            logits, scratch["winners"], scratch["indices"], scratch["flags"],
-            samples, config.vocab_size,
-        )  # fmt: skip
-        return launches
-
     def multiply(self, matmul: Matmul) -> Launch:
         """The kernel for this many rows."""
         if matmul.rows <= MATVEC_ROWS or self.options.batch_invariant:
@@ -125,10 +76,15 @@ class Forward:
         weight = self.tensors.vector(name)
         return reduce.rmsnorm(x, weight, y, rows, config.hidden_size, config.norm_eps, residual)
 
-    def fused_norm(self, name: str, writer: str) -> FusedNorm:
-        """A norm of x by the sums of squares that x's last writer, a projection, left."""
-        projection = self.tensors.matrix(writer)
-        parts = matvec.squares_parts(Matmul(self.scratch["feed"], projection, self.scratch["x"], 1))
+    def fused_norm(self, name: str, writer: str | None) -> FusedNorm:
+        """A norm of x by the sums of squares that x's last writer left: a projection, or None
+        for the embedding."""
+        feed, x = self.scratch["feed"], self.scratch["x"]
+        parts = (
+            matvec.squares_parts(Matmul(feed, self.tensors.matrix(writer), x, 1))
+            if writer is not None
+            else embedding.squares_parts(self.config.hidden_size)
+        )
         weight, squares = self.tensors.vector(name), self.scratch["squares"]
         return FusedNorm(weight, squares, parts, self.config.norm_eps)
 
@@ -144,10 +100,15 @@ class Body:
         self.fuse = can_fuse(config, forward.options, bucket.rows)
         self.scratch = forward.scratch
         self.launches: list[Launch] = []
-        self.writer: str | None = None  # the projection that wrote x; the embedding at first
+        self.writer: str | None = None  # the projection that wrote x; None: the embedding
         table = forward.tensors.matrix("token_embd.weight")
         ids, x = forward.step.spans["token_ids"], self.scratch["x"]
-        self.launches.append(embedding.launch(ids, table, x, self.rows, config.embedding_scale))
+        self.launches.append(
+            embedding.launch(
+                ids, table, x, self.rows, config.embedding_scale,
+                squares=self.scratch["squares"] if self.fuse else None,
+            )
+        )  # fmt: skip
         for layer in range(config.num_layers):
             self.layer(layer)
 
@@ -258,7 +219,7 @@ class Body:
     def normed(self, name: str) -> tuple[Span, FusedNorm | None]:
         """(what to multiply, the norm to fold in): x and a norm, or the norm's output and None."""
         forward, scratch = self.forward, self.scratch
-        if self.fuse and self.writer is not None:
+        if self.fuse:
             return scratch["x"], forward.fused_norm(name, self.writer)
         self.launches.append(forward.norm(name, scratch["x"], scratch["normed"], self.rows))
         return scratch["normed"], None
@@ -270,29 +231,3 @@ class Body:
 def can_fuse(config: ModelConfig, options: Options, rows: int) -> bool:
     """Whether norms can be folded: matvec does the multiplications, and no norm follows them."""
     return options.fuse and not config.post_norms and rows <= MATVEC_ROWS
-
-
-def scratch_sizes(
-    config: ModelConfig, layout: KvLayout, max_rows: int, max_samples: int, max_context: int
-) -> dict[str, int]:
-    """Bytes of each scratch array, for the largest step."""
-    heads, head_dim = config.num_heads, config.head_dim
-    floats = {
-        "x": max_rows * config.hidden_size,
-        "normed": max_rows * config.hidden_size,
-        "gathered": max_samples * config.hidden_size,
-        "q": max_rows * heads * head_dim,
-        "k": max_rows * config.num_kv_heads * head_dim,
-        "v": max_rows * config.num_kv_heads * head_dim,
-        "mixed": max_rows * max(heads * head_dim, config.hidden_size),
-        "bcx": max_rows * 3 * config.hidden_size if "conv" in config.layer_kinds else 0,
-        "partial": max_rows * heads * attention.decode_splits(max_context) * (head_dim + 2),
-        "feed": max_rows * config.intermediate_size,
-        "up": max_rows * config.intermediate_size,
-        "squares": MATVEC_ROWS * config.hidden_size,
-        "logits": max_samples * config.vocab_size,
-        "winners": max_samples * argmax.chunks(config.vocab_size) * argmax.WINNER_BYTES // 4,
-        "indices": max_samples,
-        "flags": max_samples,
-    }
-    return {name: -(-count // 4) * 16 for name, count in floats.items()}

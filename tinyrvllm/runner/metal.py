@@ -1,29 +1,34 @@
-"""The model on a Metal device: one command buffer a step, replayed from a recorded program."""
+"""The model on a Metal device: one command buffer a step, replayed from recorded programs."""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import count
+from statistics import median
 
 import numpy as np
 
+from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.kernels import conv
 from tinyrvllm.kernels.kv_cache import KvLayout
-from tinyrvllm.kernels.launch import Span, encode, whole
+from tinyrvllm.kernels.launch import Launch, Span, encode, whole
+from tinyrvllm.kernels.step import RESULT_BYTES
 from tinyrvllm.model import Model
-from tinyrvllm.mtl import Device
-from tinyrvllm.runner.batch import Batch
-from tinyrvllm.runner.forward import Forward, Options, can_fuse, scratch_sizes
+from tinyrvllm.mtl import Commands, Device, ResidencySet
+from tinyrvllm.runner.batch import Batch, slice_batch
+from tinyrvllm.runner.forward import Forward, can_fuse
+from tinyrvllm.runner.head import Head
+from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.program import Program
-from tinyrvllm.runner.step import MAX_ROWS, Bucket, StepBuffer, padded_size
+from tinyrvllm.runner.report import Report, kv_bytes, weight_bytes
+from tinyrvllm.runner.scratch import allocate, decoding_rows, max_samples, plan
+from tinyrvllm.runner.step import Bucket, StepBuffer, context_bucket, padded_size
 from tinyrvllm.runner.tensors import DeviceTensors
-
-LOGITS_BYTES = 8 << 20  # of scratch for logits: how many rows are sampled at once follows
-MAX_SAMPLES = 32
 
 
 class MetalRunner:
     """Runs batches through the kernels, keeping keys and values in `num_blocks` blocks.
 
-    Args:
-        max_seqs: sequences that may hold a convolution state at a time (LFM2).
-        kv_f32: keep the cache in float32 instead of half.
-        indirect: replay by indirect command buffers.
+    max_seqs: sequences that may hold a convolution state at a time (LFM2).
     """
 
     def __init__(
@@ -33,119 +38,234 @@ class MetalRunner:
         num_blocks: int,
         block_size: int = 16,
         max_seqs: int = 64,
-        kv_f32: bool = False,
-        indirect: bool = False,
         options: Options | None = None,
     ) -> None:
-        config = model.config
-        self.config = config
+        self.config = config = model.config
         self.device = device
-        self.indirect = indirect
-        self.options = options or Options()
-        self.max_samples = max(1, min(MAX_SAMPLES, LOGITS_BYTES // (4 * config.vocab_size)))
+        self.options = options = options or Options()
         self.max_context = max_context = num_blocks * block_size
-        layout = KvLayout(num_blocks, block_size, config.num_kv_heads, config.head_dim, kv_f32)
-        self.step = StepBuffer(device, max_context, block_size)
-        sizes = scratch_sizes(config, layout, MAX_ROWS, self.max_samples, max_context)
-        self.scratch_buffer = device.buffer(sum(sizes.values()), "scratch")
-        self.scratch: dict[str, Span] = {}
-        offset = 0
-        for name, nbytes in sizes.items():
-            self.scratch[name] = Span(self.scratch_buffer, offset, nbytes)
-            offset += nbytes
-        state_bytes = conv.state_bytes(max_seqs, config.hidden_size, config.conv_kernel)
-        pools: list[tuple[Span, ...]] = []
-        for layer, kind in enumerate(config.layer_kinds):
-            if kind == "attention":
-                buffer = device.buffer(2 * layout.nbytes, f"layer {layer} keys and values")
-                keys = Span(buffer, 0, layout.nbytes)
-                pools.append((keys, Span(buffer, layout.nbytes, layout.nbytes)))
-            else:
-                pools.append((whole(device.buffer(state_bytes, f"layer {layer} state")),))
-        tensors = DeviceTensors(model, device)
-        self.forward = Forward(
-            config, tensors, self.step, self.scratch, layout, pools, self.options
+        self.layout = layout = KvLayout(
+            num_blocks, block_size, config.num_kv_heads, config.head_dim, options.kv_f32
         )
+        tensors = DeviceTensors(model, device)
+        self.max_rows, sizes = plan(config, max_context, block_size, tensors.gate_and_up_differ())
+        self.max_samples = max_samples(config)
+        self.step = StepBuffer(device, self.max_rows, max_context, block_size)
+        self.scratch = allocate(device, sizes)
+        # Two, so that one can be read while the next step writes the other.
+        self.results = [device.buffer(RESULT_BYTES * self.max_rows, f"results {i}") for i in (0, 1)]
+        pools = self._pools(conv.state_bytes(max_seqs, config.hidden_size, config.conv_kernel))
+        self.forward = Forward(config, tensors, self.step, self.scratch, layout, pools, options)
+        self.head = Head(self.forward, self.max_samples)
         self.last_programs: list[Program] = []  # of the last command buffer, for reports
         self._programs: dict[tuple[object, ...], Program] = {}
+        self._in_flight: list[Commands] = []
+        self._batches = count()
+        self._current = -1  # number of the batch that the step buffer holds
+        self._seconds: deque[float] = deque(maxlen=1000)  # on the device, of the latest steps
+        self._context_lens = np.zeros(0, np.int32)  # of the last step
+        self._buffers_made = self.allocations = 0  # until the last step, and in it
+        spans = [*tensors.spans.values(), *self.scratch.values(), *sum(pools, ())]
+        buffers = {span.buffer: None for span in spans}  # each once, in order
+        self._residency = (
+            ResidencySet(device, [*buffers, self.step.buffer, *self.results])
+            if device.limits.os_version >= (15, 0)
+            else None
+        )
+
+    def _pools(self, state_bytes: int) -> list[tuple[Span, ...]]:
+        """For each layer (keys, values), or (state,) of a short convolution."""
+        nbytes = self.layout.nbytes
+        pools: list[tuple[Span, ...]] = []
+        for layer, kind in enumerate(self.config.layer_kinds):
+            if kind == "attention":
+                buffer = self.device.buffer(2 * nbytes, f"layer {layer} keys and values")
+                pools.append((Span(buffer, 0, nbytes), Span(buffer, nbytes, nbytes)))
+            else:
+                pools.append((whole(self.device.buffer(state_bytes, f"layer {layer} state")),))
+        return pools
+
+    # ---- one batch
 
     def run(self, batch: Batch) -> np.ndarray:
         """Compute one step: logits of the rows `batch.sample_rows`, float32 [R, vocab].
 
-        Steps of more than MAX_ROWS rows run as several command buffers.
+        A step of more rows than scratch holds runs as several command buffers.
         """
         logits = np.empty((len(batch.sample_rows), self.config.vocab_size), np.float32)
-        for first in range(0, batch.num_tokens, MAX_ROWS):
-            part, wanted = slice_batch(batch, first, min(first + MAX_ROWS, batch.num_tokens))
-            self._run_part(part, wanted, logits)
+        for wanted in self._sampled(batch, "logits"):
+            logits[wanted] = self._view("logits", np.float32, len(wanted), self.config.vocab_size)
         return logits
 
-    def _run_part(self, batch: Batch, wanted: np.ndarray, logits: np.ndarray) -> None:
-        """Runs up to MAX_ROWS rows; `wanted` says which rows of `logits` they give."""
-        bucket = Bucket.of(batch, self.max_context)
-        self.step.write(batch, bucket)
-        programs = [self.body(bucket)]
-        samples = batch.sample_rows
-        for first in range(0, max(1, len(samples)), self.max_samples):
-            rows = samples[first : first + self.max_samples]
-            if len(rows):
-                in_order = first == 0 and np.array_equal(rows, np.arange(len(rows)))
-                padded = min(padded_size(len(rows)), self.max_samples)
-                self.step.put_samples(rows, padded)
-                programs.append(self.head(padded, not in_order, bucket))
-            self._execute(programs)
-            programs = []
-            found = self.scratch_buffer.numpy(
-                np.float32, (len(rows), self.config.vocab_size), self.scratch["logits"].offset
-            )
-            logits[wanted[first : first + self.max_samples]] = found
+    def greedy(self, batch: Batch, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The likeliest token of each sampled row, then of each sequence's next steps.
+
+        Yields (token ids, flags), int32 [R] each: see argmax.launches. For more than one step the
+        batch samples the last row of each sequence, whose block table must have room for `steps`
+        tokens more. A decode step is committed before the one before it is waited for: a reader
+        that stops early has had at most one step computed in vain.
+        """
+        while steps > 0:
+            if steps == 1 or not self._can_chain(batch):
+                done = 1
+                found = self._likeliest(batch)
+                yield found
+            else:
+                bucket = Bucket.of(batch, self.max_context)
+                done = min(steps, bucket.context - int(batch.context_lens.max()) + 1)
+                for found in self._chain(batch, bucket, done):
+                    yield found
+            steps -= done
+            if steps:
+                batch = batch.after(found[0], self.step.block_size, done)
+
+    def _likeliest(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        found = np.empty((2, len(batch.sample_rows)), np.int32)
+        for wanted in self._sampled(batch, "tokens"):
+            for values, name in zip(found, ("indices", "flags"), strict=True):
+                values[wanted] = self._view(name, np.int32, len(wanted))
+        return found[0], found[1]
+
+    def _view(self, name: str, dtype: type, *shape: int) -> np.ndarray:
+        """Scratch where it lies, as an array."""
+        span = self.scratch[name]
+        return span.buffer.numpy(dtype, shape, span.offset)
+
+    def _sampled(self, batch: Batch, kind: str) -> Iterator[np.ndarray]:
+        """Runs a batch; yields which of its sample_rows scratch now has the results of."""
+        at_once = self._rows_at_once(batch)
+        for first in range(0, batch.num_tokens, at_once):
+            part, wanted = slice_batch(batch, first, min(first + at_once, batch.num_tokens))
+            bucket = Bucket.of(part, self.max_context)
+            self._write(part, bucket)
+            programs = [self.body(bucket)]
+            for some in range(0, max(1, len(wanted)), self.max_samples):
+                rows = part.sample_rows[some : some + self.max_samples]
+                if len(rows):
+                    gathered = some > 0 or not np.array_equal(rows, np.arange(len(rows)))
+                    padded = min(padded_size(len(rows)), self.max_samples)
+                    self.step.put_samples(rows, padded)
+                    programs.append(self._after_body(kind, bucket, padded, gathered))
+                self._finish(self._submit(programs))
+                programs = []
+                yield wanted[some : some + self.max_samples]
+
+    # ---- decode steps that follow one another on the device
+
+    def _can_chain(self, batch: Batch) -> bool:
+        """Whether each sequence has one row, which is sampled, and all fit in one step."""
+        rows = np.arange(batch.num_seqs)
+        return (
+            batch.num_tokens == batch.num_seqs <= self._rows_at_once(batch)
+            and np.array_equal(batch.sample_rows, rows)
+        )
+
+    def _chain(
+        self, batch: Batch, bucket: Bucket, steps: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """`steps` greedy decode steps inside one bucket."""
+        self._write(batch, bucket)
+        mine = self._current
+        body = self.body(bucket)
+        advances = [self._after_body("advance", bucket, slot) for slot in (0, 1)]
+        running = self._submit([body, advances[0]])
+        try:
+            for number in range(steps):
+                following = number + 1 < steps
+                if following:
+                    if self._current != mine:
+                        raise TinyrvllmError(
+                            "another batch has run since: finish or close one stream of tokens "
+                            "before you start the next"
+                        )
+                    slot = (number + 1) % 2
+                    upcoming = self._submit([body, advances[slot]])
+                self._finish(running)
+                results = self.results[number % 2].numpy(np.int32, (batch.num_seqs, 2)).copy()
+                yield results[:, 0], results[:, 1]
+                if following:
+                    running = upcoming
+                    self.step.bytes_written = 0
+                    self._context_lens = self._context_lens + 1
+        finally:
+            self._settle()
+
+    # ---- costs
+
+    def report(self) -> Report:
+        """What the last step cost."""
+        programs = self.last_programs
+        launches = [launch for program in programs for launch in program.launches]
+        file = {span.buffer for span in self.forward.tensors.spans.values()}
+        return Report(
+            dispatches=len(launches),
+            phases=sum(len(program.phases) for program in programs),
+            weight_bytes=weight_bytes(programs, file),
+            kv_bytes=kv_bytes(self.config, self.layout, self._context_lens),
+            host_bytes=self.step.bytes_written,
+            allocations=self.allocations,
+            microseconds=1e6 * median(self._seconds or [0.0]),
+            kernels=Counter(launch.kernel for launch in launches),
+        )
+
+    # ---- programs and command buffers
 
     def body(self, bucket: Bucket) -> Program:
         """The layers, for steps of a bucket."""
         if (bucket,) not in self._programs:
-            launches = self.forward.body(bucket)
-            label = f"{bucket.rows} rows"
-            self._programs[bucket,] = Program(self.device, launches, label, self.indirect)
+            self._programs[bucket,] = self._record(self.forward.body(bucket), f"{bucket.rows} rows")
         return self._programs[bucket,]
 
-    def head(self, samples: int, gathered: bool, bucket: Bucket) -> Program:
-        """The vocabulary projection and argmax of `samples` rows."""
+    def _after_body(self, kind: str, bucket: Bucket, *detail: int) -> Program:
+        """What follows the layers: "logits" or "tokens" (samples, gathered), "advance" (slot)."""
         fused = can_fuse(self.config, self.options, bucket.rows)
-        key = (samples, gathered, fused)
+        key = (kind, bucket if kind == "advance" else fused, *detail)
         if key not in self._programs:
-            launches = self.forward.head(*key)
-            self._programs[key] = Program(self.device, launches, f"head {key}", self.indirect)
+            if kind == "advance":
+                launches = self.head.advance(bucket, whole(self.results[detail[0]]), fused)
+            else:
+                build = self.head.logits if kind == "logits" else self.head.tokens
+                samples, gathered = detail
+                launches = build(samples, bool(gathered), fused)
+            self._programs[key] = self._record(launches, kind)
         return self._programs[key]
 
-    def _execute(self, programs: list[Program]) -> None:
+    def _record(self, launches: list[Launch], label: str) -> Program:
+        return Program(self.device, launches, label, self.options)
+
+    def _write(self, batch: Batch, bucket: Bucket) -> None:
+        self._settle()  # a stream that was left alone may have a step in flight
+        self._current = next(self._batches)
+        self._context_lens = batch.context_lens
+        self.step.write(batch, bucket)
+
+    def _submit(self, programs: list[Program]) -> Commands:
+        """Commits programs, one after the other, as one command buffer."""
         device, self.last_programs = self.device, programs
-        with device.commands("step") as commands, commands.encoder(concurrent=True) as encoder:
+        commands = device.commands("step")
+        with commands.encoder(concurrent=True) as encoder:
             for program in programs:
                 if device.profile is None:
                     program.commands.execute(encoder)
                 else:  # the profile times each dispatch in a command buffer of its own
                     for launch in program.launches:
                         encode(launch, encoder, device)
+        commands.commit()
+        self.allocations = device.buffers_made - self._buffers_made
+        self._buffers_made = device.buffers_made
+        self._in_flight.append(commands)
+        return commands
 
+    def _finish(self, commands: Commands) -> None:
+        if commands in self._in_flight:
+            self._in_flight.remove(commands)
+            commands.wait()
+            self._seconds.append(commands.gpu_seconds)
 
-def slice_batch(batch: Batch, first: int, end: int) -> tuple[Batch, np.ndarray]:
-    """Rows first:end of a batch as a batch, and which of `batch.sample_rows` they hold."""
-    if (first, end) == (0, batch.num_tokens):
-        return batch, np.arange(len(batch.sample_rows))
-    starts = np.clip(batch.query_start, first, end)
-    kept = np.flatnonzero(np.diff(starts) > 0)
-    ends = np.append(starts[kept], end)
-    wanted = np.flatnonzero((batch.sample_rows >= first) & (batch.sample_rows < end))
-    rows = slice(first, end)
-    part = Batch(
-        token_ids=batch.token_ids[rows],
-        positions=batch.positions[rows],
-        slot_mapping=batch.slot_mapping[rows],
-        block_tables=batch.block_tables[kept],
-        context_lens=batch.positions[ends[1:] - 1] + 1,
-        query_start=ends - first,
-        sample_rows=batch.sample_rows[wanted] - first,
-        state_slots=batch.state_slots[kept],
-    )
-    return part, wanted
+    def _settle(self) -> None:
+        for commands in list(self._in_flight):
+            self._finish(commands)
 
+    def _rows_at_once(self, batch: Batch) -> int:
+        context = context_bucket(batch, self.max_context)
+        return min(self.max_rows, decoding_rows(self.config, context))

@@ -11,7 +11,7 @@ from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.layers import attention_mask
 from tinyrvllm.model.reference import Piece, Reference
 from tinyrvllm.model.weights import Weights
-from tinyrvllm.runner.batch import Batch
+from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch
 
 QUERY_TILE: Final = 256  # rows of a prompt at once: their scores are heads * 256 * context floats
 
@@ -58,6 +58,25 @@ class NumpyRunner:
         cache = PagedCache(self, batch)
         hidden = self.reference.forward(batch.token_ids, batch.positions, cache)
         return self.reference.logits(hidden[batch.sample_rows]).astype(np.float32, copy=False)
+
+    def greedy(self, batch: Batch, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The likeliest token of each sampled row, then of each sequence's next steps.
+
+        Yields (token ids, flags), int32 [R] each, as MetalRunner.greedy does: NaN never wins, and
+        the lowest index wins a tie.
+        """
+        for step in range(steps):
+            logits = self.run(batch)
+            is_nan = np.isnan(logits)
+            logits[is_nan] = -np.inf
+            tokens = logits.argmax(axis=1).astype(np.int32)
+            masked = logits.max(axis=1) == -np.inf
+            yield tokens, (HAS_NAN * is_nan.any(axis=1) | ALL_MASKED * masked).astype(np.int32)
+            if step + 1 < steps:
+                batch = batch.after(tokens, self.block_size)
+
+    def report(self) -> None:
+        """No device, so nothing that a device was asked for."""
 
 
 class PagedCache:

@@ -6,6 +6,7 @@ writes bytes that they read. Phases, not dispatches, are what a small model's de
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from tinyrvllm.kernels.launch import Launch, Span
 from tinyrvllm.mtl import Buffer, Device
 from tinyrvllm.mtl.indirect import IndirectCommands
 from tinyrvllm.mtl.recording import Recording
+from tinyrvllm.runner.options import Options
 
 CONSTANT_ALIGNMENT = 32  # bytes; what every Mac accepts as an offset into constant memory
 
@@ -42,13 +44,26 @@ def _conflicts(launch: Launch, read: Sequence[Span], written: Sequence[Span]) ->
 class Program:
     """Launches recorded for replay. Nothing is allocated or uploaded when it is executed.
 
-    indirect: into an indirect command buffer, one send a replay; else three sends a dispatch.
+    options.indirect: into an indirect command buffer, one send a replay; else three sends a
+    dispatch. options.kernels: files that take the place of a launch's own shader.
     """
 
     def __init__(
-        self, device: Device, launches: Sequence[Launch], label: str, indirect: bool = False
+        self,
+        device: Device,
+        launches: Sequence[Launch],
+        label: str,
+        options: Options | None = None,
     ) -> None:
-        self.launches = tuple(launches)
+        options = options or Options()
+        indirect = options.indirect
+        self.launches = tuple(
+            replace(launch, shader=str(options.kernels[launch.kernel]))
+            if launch.kernel in options.kernels
+            else launch
+            for launch in launches
+        )
+        launches = self.launches
         self.phases = phases(launches)
         self.constants = _constants(device, launches, label)
         offsets = iter(_constant_offsets(launches))

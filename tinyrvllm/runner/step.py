@@ -23,6 +23,14 @@ def padded_size(count: int) -> int:
     return next(size for size in SIZES if size >= count)
 
 
+def context_bucket(batch: Batch, max_context: int) -> int:
+    """The smallest power of two, from MIN_CONTEXT to max_context, that holds the contexts."""
+    context, longest = MIN_CONTEXT, int(batch.context_lens.max())
+    while context < longest:
+        context *= 2
+    return min(context, max_context)
+
+
 @dataclass(frozen=True)
 class Bucket:
     """Steps that one program serves: at most these sizes, and only these kinds of sequences."""
@@ -36,34 +44,41 @@ class Bucket:
     @classmethod
     def of(cls, batch: Batch, max_context: int) -> "Bucket":
         """The smallest bucket for a batch."""
-        context, longest = MIN_CONTEXT, int(batch.context_lens.max())
-        while context < longest:
-            context *= 2
         counts = np.diff(batch.query_start)
         return cls(
             rows=padded_size(batch.num_tokens),
             sequences=padded_size(batch.num_seqs),
-            context=min(context, max_context),
+            context=context_bucket(batch, max_context),
             decodes=bool((counts == 1).any()),
             prefills=bool((counts > 1).any()),
         )
 
 
+def step_counts(rows: int, max_context: int, block_size: int) -> dict[str, int]:
+    """int32 numbers in each array of a step buffer."""
+    return {
+        "token_ids": rows,
+        "positions": rows,
+        "slots": rows,
+        "context_lens": rows,
+        "state_slots": rows,
+        "query_start": rows + 1,
+        "sample_rows": rows,
+        "block_tables": rows * -(-max_context // block_size),
+    }
+
+
+def step_bytes(rows: int, max_context: int, block_size: int) -> int:
+    """Size of a step buffer for steps of up to `rows` rows; each array starts at 16 bytes."""
+    return sum(-(-n // 4) * 16 for n in step_counts(rows, max_context, block_size).values())
+
+
 class StepBuffer:
     """int32 arrays of one step, each at a fixed place of one shared buffer."""
 
-    def __init__(self, device: Device, max_context: int, block_size: int) -> None:
+    def __init__(self, device: Device, max_rows: int, max_context: int, block_size: int) -> None:
         self.block_size = block_size
-        counts = {
-            "token_ids": MAX_ROWS,
-            "positions": MAX_ROWS,
-            "slots": MAX_ROWS,
-            "context_lens": MAX_ROWS,
-            "state_slots": MAX_ROWS,
-            "query_start": MAX_ROWS + 1,
-            "sample_rows": MAX_ROWS,
-            "block_tables": MAX_ROWS * -(-max_context // block_size),
-        }
+        counts = step_counts(max_rows, max_context, block_size)
         aligned = {name: -(-count // 4) * 16 for name, count in counts.items()}  # bytes
         self.buffer = device.buffer(sum(aligned.values()), "step")
         self.spans: dict[str, Span] = {}
@@ -76,7 +91,11 @@ class StepBuffer:
             offset += nbytes
 
     def write(self, batch: Batch, bucket: Bucket) -> None:
-        """Lays a batch out for the programs of a bucket."""
+        """Lays a batch out for the programs of a bucket.
+
+        Raises MetalError while a committed command buffer may read the step before.
+        """
+        self.buffer.numpy()  # which is what raises
         self.bytes_written = 0
         self._put("token_ids", batch.token_ids, bucket.rows, -1)
         self._put("positions", batch.positions, bucket.rows, 0)

@@ -52,6 +52,13 @@ class DeviceTensors:
             self._made[name] = whole(self.device.from_numpy(values, name))
         return self._made[name]
 
+    def gate_and_up_differ(self) -> bool:
+        """Whether some layer's two are of different types: no kernel multiplies such a pair."""
+        names = [name for name in self.spans if name.endswith(".ffn_gate.weight")]
+        return any(
+            self.matrix(name).kind != self.matrix(name.replace("gate", "up")).kind for name in names
+        )
+
     def turns(self, layer: int) -> Span:
         """RoPE's frequencies of a layer, as the kernel wants them; layers with the same share."""
         frequencies = self.model.config.rope_inv_freq(layer)

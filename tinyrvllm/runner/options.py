@@ -1,0 +1,24 @@
+"""How the same model may be computed on a device."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choice may change bits, not the text; see DESIGN, "Numbers as types".
+
+    Attributes:
+        fuse: fold norms into matvec where it can.
+        batch_invariant: one kernel for every multiplication, so that a row's result does not
+            depend on what else is in the step.
+        kv_f32: keep keys and values in float32 instead of half.
+        indirect: replay steps by indirect command buffers, one message each.
+        kernels: files with another version of a kernel, by the kernel's name.
+    """
+
+    fuse: bool = True
+    batch_invariant: bool = False
+    kv_f32: bool = False
+    indirect: bool = False
+    kernels: dict[str, Path] = field(default_factory=dict)

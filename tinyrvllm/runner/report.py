@@ -1,0 +1,54 @@
+"""What a step costs, apart from time: the same numbers on every machine."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tinyrvllm.kernels.kv_cache import KvLayout
+from tinyrvllm.model.config import ModelConfig
+from tinyrvllm.mtl import Buffer
+from tinyrvllm.runner.program import Program
+
+
+@dataclass(frozen=True)
+class Report:
+    """The last step of a runner (one command buffer), and the device's time a step.
+
+    Attributes:
+        phases: groups of dispatches with a barrier between; see program.py.
+        weight_bytes, kv_bytes: read from the file and from the cache, each byte once.
+        host_bytes: written by the host, all into the step buffer.
+        allocations: buffers made.
+        microseconds: the median time on the device of the latest steps.
+        kernels: dispatches by kernel.
+    """
+
+    dispatches: int
+    phases: int
+    weight_bytes: int
+    kv_bytes: int
+    host_bytes: int
+    allocations: int
+    microseconds: float
+    kernels: dict[str, int]
+
+
+def weight_bytes(programs: Iterable[Program], file: set[Buffer]) -> int:
+    """Bytes of the model's file that programs read; of a gathered table just the rows."""
+    total = 0
+    for program in programs:
+        for launch in program.launches:
+            weights = sum(span.nbytes for span in launch.read_set if span.buffer in file)
+            total += min(weights, launch.cost.bytes_read)
+    return total
+
+
+def kv_bytes(config: ModelConfig, layout: KvLayout, context_lens: np.ndarray) -> int:
+    """Bytes of keys and values that a decode step of these contexts reads, over all layers."""
+    token = 2 * layout.kv_heads * layout.padded_dim * layout.dtype.itemsize
+    total = 0
+    for kind, window in zip(config.layer_kinds, config.sliding_window, strict=True):
+        if kind == "attention":
+            total += token * int(np.minimum(context_lens, window or context_lens).sum())
+    return total
