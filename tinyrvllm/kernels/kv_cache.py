@@ -10,7 +10,10 @@ from .launch import KernelError, ceil_div
 
 @dataclass(frozen=True)
 class KvLayout:
-    """Blocks of `block_size` tokens; head_dim is padded with zeros to a multiple of 4."""
+    """Blocks of `block_size` tokens; head_dim is padded with zeros to a multiple of 4.
+
+    A pool starts at a multiple of 16 bytes of its buffer: four floats are loaded at a time.
+    """
 
     num_blocks: int
     block_size: int
