@@ -101,3 +101,17 @@ def test_an_object_may_be_copied_out_of_any_address_space() -> None:
     )
     run_kernel(library(source), "k", x, y, threads=1)
     assert y[0] == 3.5 and x[1] == x[0]
+
+
+def test_an_instantiation_may_leave_its_arguments_to_be_deduced() -> None:
+    source = (
+        "template <typename T> [[kernel]] void twice(device const T *x [[buffer(0)]],\n"
+        "    device T *y [[buffer(1)]], uint i [[thread_position_in_grid]]) { y[i] = 2 * x[i]; }\n"
+        'template [[host_name("twice_half")]] [[kernel]] void twice(\n'
+        "    device const half *x [[buffer(0)]], device half *y [[buffer(1)]],\n"
+        "    uint i [[thread_position_in_grid]]);"
+    )
+    x = np.arange(50, dtype=np.float16)
+    y = np.zeros_like(x)
+    run_kernel(library(source), "twice_half", x, y, threads=50)
+    assert np.array_equal(y, x * 2)

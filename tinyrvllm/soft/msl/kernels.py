@@ -143,7 +143,7 @@ def _instantiation(
     """`template [[host_name("x")]] kernel void f<half>(...);`, also written with decltype."""
     names = [i for i in range(d.start, d.end) if tokens[i] in templates and tokens[i + 1] == "<"]
     if not names:
-        return []
+        return _deduced_instantiation(tokens, d, templates)
     template = templates[tokens[names[0]]]
     arguments = tokens.text(names[0] + 1, tokens.after(names[0] + 1))
     function, place = template.kernel.function + arguments, tokens.list[names[0]]
@@ -162,6 +162,26 @@ def _instantiation(
             place=(place.file, place.line),
         )
     ]
+
+
+def _deduced_instantiation(
+    tokens: Tokens, d: Declaration, templates: dict[str, _Template]
+) -> list[Kernel]:
+    """`template [[host_name("x")]] kernel void f(device half *, ...);`: the arguments are deduced.
+
+    It becomes a constant pointer of that type to `f`, which deduces them alike.
+    """
+    names = [i for i in range(d.start, d.end) if tokens[i] in templates and tokens[i + 1] == "("]
+    if not names:
+        return []
+    at, template, place = names[0], templates[tokens[names[0]]], tokens.list[names[0]]
+    name = _host_name(attributes.take(tokens, d.start, d.end), template.kernel.name)
+    pointer = f"msl_instance{d.start}"
+    tokens.blank(d.start, at)
+    tokens[at] = f"static constexpr void (*{pointer})"
+    tokens[d.end - 1] = f"= &{template.kernel.function};"
+    function = f"*{pointer}"
+    return [replace(template.kernel, name=name, function=function, place=(place.file, place.line))]
 
 
 def _params(tokens: Tokens, d: Declaration) -> tuple[Param, ...]:
