@@ -111,14 +111,15 @@ def llama_cpp(
     decode = [tools[1], *common_flags, *f"-npp {CONTEXT} -ntg {tokens} -c {context}".split()]
     decode += ["-npl", ",".join(map(str, batches)), "--output-format", "jsonl"]
     rates = {f"prefill {prompt}": run(prefill)[0]["avg_ts"]}
-    for row in run(decode):
-        rates[f"decode, batch {row['pl']:.0f}"] = row["speed_tg"]
-    return rates
+    measured = {row["pl"]: row["speed_tg"] for row in run(decode)}
+    if missing := set(batches) - measured.keys():
+        raise TinyrvllmError(f"{' '.join(decode)} printed no figures for batch {missing}")
+    return rates | {f"decode, batch {batch}": measured[batch] for batch in batches}
 
 
 def run(command: list[str]) -> list[dict[str, float]]:
     """The JSON lines that a program prints. Raises TinyrvllmError where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not rows:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
