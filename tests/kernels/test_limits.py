@@ -11,12 +11,14 @@ import tinyrvllm
 from tinyrvllm.kernels import attention, embedding, gemm, matvec, shapes
 from tinyrvllm.kernels.case_attention import attend
 from tinyrvllm.kernels.case_layers import Kind
-from tinyrvllm.kernels.cases import floats, ints, prepare
+from tinyrvllm.kernels.cases import check, floats, ints, prepare
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import KernelError, Span, run, whole
 from tinyrvllm.kernels.matmul import FusedNorm, Matmul
 from tinyrvllm.kernels.quant import Matrix, row_bytes
 from tinyrvllm.mtl.device import Device
+from tinyrvllm.soft import objc_double
+from tinyrvllm.soft.objc_double.engine import CpuEngine
 
 SHADERS = sorted((Path(tinyrvllm.__file__).parent / "shaders").iterdir())
 GIB = 1 << 30
@@ -141,3 +143,12 @@ def test_costs_count_bytes_and_operations(device: Device) -> None:
     assert cost.bytes_written == 2 * 576 * 4
     assert cost.flops == 2 * 2 * 576 * 1536
     assert (cost.barriers, cost.threadgroup_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("threads", [512, 896])
+def test_every_kernel_runs_where_a_pipeline_takes_few_threads(threads: int) -> None:
+    """A heavy kernel's pipeline may take 512 or 896 threads instead of 1,024."""
+    machine = objc_double.Machine(max_pipeline_threads=threads)
+    with Device(objc_double.metal(CpuEngine(False), machine=machine)) as device:
+        for kernel in dict.fromkeys(case.kernel for case in shapes.TABLE):
+            check(next(case for case in shapes.TABLE if case.kernel == kernel), device)
