@@ -37,5 +37,5 @@ clean:
 	touch $@
 
 .venv/dev: .venv/demo
-	$(PIP) --editable ".[dev,hub,soft]"
+	$(PIP) --editable ".[dev,hub,plots,soft]"
 	touch $@

@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return 0
     print(f"{path.name}, {args.device}, {args.threads} threads, {args.rounds} rounds\n")
-    lines = [(r.work, f"{r.llama_cpp:.0f}", f"{r.ours:.0f}", f"{r.ratio:.2f}") for r in rows]
+    lines = [(r.work, f"{r.llama_cpp:.1f}", f"{r.ours:.1f}", f"{r.ratio:.2f}") for r in rows]
     print(common.table(("tokens/s", "llama.cpp", "ours", "ratio"), lines))
     return 0
 
