@@ -151,6 +151,7 @@ class ResidencySet(Owned):
     def close(self) -> None:
         """Lets the buffers go."""
         if self._handle is not None:
-            self.send.remove_from_queue(self._queue.handle, self._handle)
+            if not self._queue.closed:  # a queue that is gone holds no set
+                self.send.remove_from_queue(self._queue.handle, self._handle)
             self.send.end(self._handle)
         super().close()

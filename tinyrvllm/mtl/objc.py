@@ -140,6 +140,10 @@ class Owned:
             raise MetalError(f"{type(self).__name__} {self.label!r} is closed and cannot be used")
         return self._handle
 
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
     def close(self) -> None:
         """Gives the object back; once is enough."""
         handle, self._handle = self._handle, None
