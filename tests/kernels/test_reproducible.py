@@ -37,7 +37,8 @@ def test_a_row_does_not_depend_on_the_other_rows(device: Device, kernel: str) ->
 
 @pytest.mark.parametrize(
     "each",
-    [c for c in shapes.TABLE if c.kernel in ("rmsnorm", "softmax", "attend_one", "attend_tile")][::4],
+    [c for c in shapes.TABLE if c.kernel in ("rmsnorm", "softmax", "attend_one", "attend_tile")]
+    [::4],
     ids=str,
 )  # fmt: skip
 def test_the_same_input_gives_the_same_bits(device: Device, each: shapes.Case) -> None:

@@ -14,7 +14,7 @@ from . import argmax, conv, elementwise, embedding, gemm, ksplit, matvec, reduce
 from .cases import Array, Prepared, floats, ints
 from .launch import Launch, whole
 from .matmul import FusedNorm, Matmul
-from .quant import FLOAT_TILES, Matrix, row_bytes
+from .quant import FLOAT_TILES, UNIT, Matrix, row_bytes
 
 if TYPE_CHECKING:
     from ..mtl.device import Device
@@ -112,7 +112,7 @@ def _matmul(
 
 def _embed(
     device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, columns: int,
-    scale: float = 1.0,
+    scale: float = 1.0, squares: bool = False,
 ) -> Prepared:  # fmt: skip
     vocabulary = 50
     raw = random_weights(Kind[kind], vocabulary, columns, rng)
@@ -121,7 +121,13 @@ def _embed(
     w = dequantize(raw, Kind[kind]).reshape(vocabulary, columns).astype(np.float64)
     expected = np.where(ids[:, None] < 0, 0.0, w[ids] * scale)
     y = device.from_numpy(np.full((rows, columns), 7, np.float32))
-    launch = embedding.launch(ints(device, ids), table, whole(y), rows, scale)
+    sums = device.buffer(4 * rows * embedding.squares_parts(columns)) if squares else None
+    launch = embedding.launch(
+        ints(device, ids), table, whole(y), rows, scale, whole(sums) if sums else None
+    )
+    if sums:  # check the partial sums of squares instead of y
+        starts = np.arange(0, columns, 32 * UNIT)
+        expected, y = np.add.reduceat(expected**2, starts, axis=1), sums
     return Prepared([launch], y, expected, np.abs(expected).max() + 1, 5e-7)
 
 

@@ -47,6 +47,7 @@ def _rows() -> list[Case]:
     cases = [case("embed", kind=kind, rows=5, columns=512) for kind in KINDS]
     cases += [case("embed", kind="F16", rows=3, columns=columns) for columns in (1, 33, 1100)]
     cases.append(case("embed", kind="Q8_0", rows=4, columns=640, scale=25.298))
+    cases += [case("embed", kind="Q8_0", rows=3, columns=n, squares=True) for n in (576, 1120)]
     for columns in (1, 7, 33, 130, 960):
         cases.append(case("rmsnorm", rows=3, columns=columns))
         cases.append(case("softmax", rows=3, columns=columns, masked=0.5))
@@ -97,7 +98,7 @@ def _attentions() -> list[Case]:
     smollm = {"heads": 9, "kv_heads": 3, "head_dim": 64}
     cases = [
         case("attend_one", contexts=(1, 15, 16, 17), **smollm),
-        case("attend_one", contexts=(1023, 1024, 1025, 33), **smollm),
+        case("attend_one", contexts=(33, 1023, 1024, 1025), **smollm),
         case("attend_one", contexts=(20, 512), **smollm, bound=1500),
         case("attend_one", contexts=(700, 20), **smollm, window=512, unused=1e4),
         case("attend_one", contexts=(0, 40), queries=(0, 1), **smollm),
