@@ -23,8 +23,8 @@
 //        output n + 3           lane24 ...                lane31   | lane24
 //
 // 3. Reduction once, at the end: log2(lanes) shuffles of a float4 that carries 4 outputs.
-// 4. OUTPUTS * ROWS <= 8 accumulators of float4 a lane (32 registers), 16 floats of x for each
-//    row (up to 64) and 16 weights: about 110 registers a lane of the 128 we allow.
+// 4. Registers a lane: OUTPUTS * ROWS accumulators of float4, 16 floats of x for each row, 16
+//    weights. 4 outputs at 3 rows and 2 at 4 rows are 112 of the 128 we allow.
 // 5. Outputs and rows past the end compute the last one again and store nothing: cheaper than a
 //    branch in the loop, and no lane leaves before the shuffles.
 // 6. NORMED multiplies by a norm's weight on the way in and by 1 / rms on the way out. The sum
