@@ -14,6 +14,7 @@ import pytest
 from tests.tiny_models import write_model
 from tinyrvllm import LLM, SamplingParams, TinyrvllmError
 from tinyrvllm.generate import main
+from tinyrvllm.mtl.library import SHADERS
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -127,6 +128,12 @@ def test_debug_tells_tokens_and_timings(run: Callable) -> None:
         (["--prompt", "x", "--system", "y"], "add --chat"),
         (["--file", "no-such-file"], "cannot read the prompt no-such-file"),
         (["--prompt", "x", "-hf", "nonsense"], "expected user/repo"),
+        (["--prompt", "x", "--no-fuse"], "device 'cpu' is numpy and has no kernels"),
+        (["--prompt", "x", "--batch-invariant"], "device 'cpu' is numpy and has no kernels"),
+        (["--prompt", "x", "--kv-type", "f32"], "device 'cpu' is numpy and has no kernels"),
+        (["--prompt", "x", "--indirect"], "device 'cpu' is numpy and has no kernels"),
+        (["--prompt", "x", "--kernel", "rmsnorm"], "--kernel: expected NAME=FILE"),
+        (["--prompt", "x", "--kernel", "rmsnorm=no.metal"], "--kernel: expected NAME=FILE"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(
@@ -201,6 +208,67 @@ def test_a_closed_pipe_ends_quietly(tiny: str) -> None:
     err = process.stderr.read()
     assert process.wait(timeout=60) == 0
     assert err == b""
+
+
+# ---- on a device
+
+
+def test_ways_to_compute_give_one_text(run: Callable) -> None:
+    arguments = ("--prompt", "Hello", "-n", "8", "--temp", "0", "--ignore-eos")
+    _, expected, _ = run(*arguments)
+    for flags in (["--indirect"], ["--no-fuse"], ["--batch-invariant", "--kv-type", "f32"]):
+        assert run(*arguments, "--device", "soft", *flags) == (0, expected, "")
+
+
+def test_debug_tells_what_a_step_costs(run: Callable) -> None:
+    """A llama of two layers: 8 dispatches and 6 phases each, and 4 of both outside."""
+    arguments = ("--prompt", "Hello", "-n", "4", "--temp", "0", "--ignore-eos")
+    _, _, err = run(*arguments, "--device", "soft", "--debug")
+    assert "last step         20 dispatches in 16 phases" in err
+    assert "0 by the host, 0 allocations" in err
+    # Keys and values of 7 tokens in 2 layers: 2 heads of 16 halves each.
+    assert re.search(r"bytes read        \d\d\d,\d+ of weights, 1,792 of KV cache", err)
+    assert re.search(r"peak memory +\d+ MB \(an empty process: \d+ MB\)", err)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [(("fma(in[i], in[i], squares)", "in[i] * in[i] + squares"), "tokens equal"),
+     (("* weight[i]", "* -weight[i]"), "tokens DIFFERENT")],
+)  # fmt: skip
+def test_a_reader_s_kernel_in_the_engine(
+    run: Callable, tmp_path: Path, change: tuple[str, str], verdict: str
+) -> None:
+    """Our file with one expression changed; common.h is found among our shaders."""
+    ours = (SHADERS / "reduce.metal").read_text()
+    assert change[0] in ours
+    mine = tmp_path / "mine.metal"
+    mine.write_text(ours.replace(*change))
+    arguments = ("--prompt", "Hello", "-n", "6", "--temp", "0", "--ignore-eos", "--no-fuse")
+    status, _, err = run(*arguments, "--device", "soft", "--kernel", f"rmsnorm={mine}")
+    assert status == 0
+    assert err.startswith(f"kernel rmsnorm: {verdict}, checksum ")
+    assert re.search(r"\d+ us a step on the device \(ours \d+\), 5 dispatches in the last", err)
+
+
+def test_a_kernel_that_does_not_run_is_an_error(run: Callable, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.metal"
+    mine.write_text((SHADERS / "reduce.metal").read_text())
+    arguments = ("--prompt", "Hello", "-n", "2", "--temp", "0", "--device", "soft")
+    status, _, err = run(*arguments, "--kernel", f"softmax={mine}")
+    assert status == 2
+    assert "the last step ran no kernel 'softmax'" in err
+    assert "matvec" in err
+
+
+def test_a_model_that_overflows_is_one_line(run: Callable, tmp_path: Path) -> None:
+    bad = {"output_norm.weight": np.full(64, np.nan)}
+    path = write_model(tmp_path / "bad.gguf", tensors=bad)
+    for device in ("cpu", "soft"):
+        arguments = ("--model", str(path), "--prompt", "x", "--temp", "0", "--device", device)
+        status, _, err = run(*arguments)
+        assert status == 2
+        assert err.startswith("error: NaN among the logits")
 
 
 def test_context_end_is_a_length_finish(tiny: str) -> None:
