@@ -58,6 +58,7 @@ class NullRuntime:
         def send(receiver: Any, *values: Any) -> Any:  # as in mtl/apple.py, whose cost it has
             return function(receiver, name, *values)
 
+        send.native = function, name  # type: ignore[attr-defined]  # for mtl/recording.py
         return send
 
     def push_pool(self) -> Any:

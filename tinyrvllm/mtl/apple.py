@@ -82,6 +82,7 @@ class AppleRuntime:
         def send(receiver: Any, *values: Any) -> Any:
             return function(receiver, name, *values)
 
+        send.native = function, name  # type: ignore[attr-defined]  # for mtl/recording.py
         return send
 
     def push_pool(self) -> Any:

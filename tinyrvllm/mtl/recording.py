@@ -50,20 +50,25 @@ class Recording:
         pipeline's limit.
         """
         pipeline.check(threads)
-        send, sends = self.send, self._sends
+        send = self.send
         if barrier:
-            sends.append((send.barrier, (MTLBarrierScopeBuffers,)))
+            self._add(send.barrier, MTLBarrierScopeBuffers)
         if pipeline is not self._pipeline:
-            sends.append((send.set_pipeline, (pipeline.handle,)))
+            self._add(send.set_pipeline, pipeline.handle)
             self._pipeline = pipeline
         handles = ffi.new("id[]", [buffer.handle for buffer, _ in buffers])
         offsets = ffi.new("uint64_t[]", [offset for _, offset in buffers])
         places = ffi.new("NSRange *", (0, len(buffers)))[0]
-        sends.append((send.set_buffers, (handles, offsets, places)))
+        self._add(send.set_buffers, handles, offsets, places)
         sizes = ffi.new("MTLSize *", groups)[0], ffi.new("MTLSize *", threads)[0]
-        sends.append((send.dispatch, sizes))
+        self._add(send.dispatch, *sizes)
         self._buffers.update(dict.fromkeys(buffer for buffer, _ in buffers))
         self.count += 1
+
+    def _add(self, send: Any, *arguments: Any) -> None:
+        """Where a runtime tells its C function and selector, a replay calls it with no wrapper."""
+        function, *name = getattr(send, "native", (send,))
+        self._sends.append((function, (*name, *arguments)))
 
     def execute(self, encoder: "Encoder") -> None:
         """Replays every recorded dispatch in an encoder."""
