@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.runner import open_runner
 from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch
 from tinyrvllm.runner.options import Options
-from tinyrvllm.runner.report import Report
+
+if TYPE_CHECKING:
+    from tinyrvllm.runner.report import Report
 
 # Rows of a prompt in one step: enough for fast matrix products, few enough that activations
 # stay small and Ctrl-C is heard soon.
@@ -137,7 +139,7 @@ class LLM:
         if not 0 <= min(ids) <= max(ids) < vocab_size:
             raise TinyrvllmError(f"token ids must be from 0 to {vocab_size - 1:,}")
 
-    def report(self) -> Report | None:
+    def report(self) -> "Report | None":
         """What the last step cost; None where there is no device."""
         return self._runner.report()
 
