@@ -6,6 +6,7 @@ writes bytes that they read. Phases, not dispatches, are what a small model's de
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -65,6 +66,7 @@ class Program:
         )
         launches = self.launches
         self.phases = phases(launches)
+        _compile(device, launches, indirect)
         self.constants = _constants(device, launches, label)
         offsets = iter(_constant_offsets(launches))
         slots = max(len(launch.arguments) for launch in launches) + 1
@@ -93,6 +95,20 @@ class Program:
     @property
     def bytes_written(self) -> int:
         return sum(launch.cost.bytes_written for launch in self.launches)
+
+
+def _compile(device: Device, launches: Sequence[Launch], indirect: bool) -> None:
+    """Makes the pipelines that are not there yet, several at once: compilers use one core each."""
+    shaders = dict.fromkeys(launch.shader for launch in launches)
+    kernels = dict.fromkeys((launch.shader, launch.kernel, launch.constants) for launch in launches)
+
+    def pipeline(kernel: tuple[str, str, tuple[tuple[str, int | bool | float], ...]]) -> None:
+        shader, name, constants = kernel
+        device.library(shader).pipeline(name, dict(constants), indirect)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(device.library, shaders))
+        list(pool.map(pipeline, kernels))
 
 
 def _constant_offsets(launches: Sequence[Launch]) -> list[int]:
