@@ -99,11 +99,12 @@ void check_barrier_flags(Arena *a, uint flags) { a->checker->barrier_flags = fla
 void check_barrier(Arena *a) {
   Checker *c = a->checker;
   Party first = {NOBODY, c->group, 0}, other = first, returned = first;
+  Simd *of_first = nullptr;
   for (uint t = 0; t < a->nsimd * 32; t++) {
     Simd &s = a->simd[t / 32];
     uint bit = 1u << t % 32, site = s.site[t % 32] & ~BARRIER;
-    if (s.bar & bit && first.thread == NOBODY) first = {t, c->group, site};
-    else if (s.bar & bit && site != first.site && other.thread == NOBODY) other = {t, c->group, site};
+    if (s.bar & bit && first.thread == NOBODY) first = {t, c->group, site}, of_first = &s;
+    else if (s.bar & bit && other.thread == NOBODY && !same_event(&s, t % 32, of_first, first.thread % 32)) other = {t, c->group, site};
     if (s.all & ~s.alive & bit && returned.thread == NOBODY) returned = {t, c->group, c->last_site[t]};
   }
   if (other.thread != NOBODY) report(a, BARRIER_DIVERGENCE, 0, 0, other, first);

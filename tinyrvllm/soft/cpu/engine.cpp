@@ -82,6 +82,7 @@ static void run_fibers(Arena *a, uint first, uint n) {
     uint left = n - k * 32;
     s->alive = s->ready = s->all = left >= 32 ? ~0u : (1u << left) - 1;
     s->wait = s->bar = 0;
+    for (uint l = 0; l < 32; l++) s->path[l] = 0, s->call[l] = nullptr;
     s->site0 = MIXED;
     rejoin(s);
   }

@@ -11,6 +11,26 @@
   static constexpr bool msl_defined_##name = MSL_FC_DEFINED_##index
 #endif
 
+// A function with simd operations or barriers is told where it was called from (msl/call_paths.py). The pass that checks
+// address spaces does without, so that its diagnostics count the user's own arguments.
+#ifdef MSL_AS
+#define MSL_FROM
+#define MSL_FROM_AND
+#define MSL_CALLER
+#define MSL_CALLER_AND
+#define MSL_CALLER_LAST
+#define MSL_AND_CALLER_LAST
+#define MSL_ENTER (void)0
+#else
+#define MSL_FROM msl::From()
+#define MSL_FROM_AND msl::From(),
+#define MSL_CALLER msl::From msl_from
+#define MSL_CALLER_AND msl::From msl_from,
+#define MSL_CALLER_LAST msl::From msl_from = __builtin_LINE() * 2048u + __builtin_COLUMN()
+#define MSL_AND_CALLER_LAST , MSL_CALLER_LAST
+#define MSL_ENTER msl::Call msl_call(msl_from)
+#endif
+
 // Threadgroup variables are placed one after the other, number K of frame F behind number K - 1, at compile time: a
 // friend function defined by a template instantiation (Placed) tells the next variable where the last one ended.
 // F is a local type of the kernel, so that every instantiation of a kernel template has its own count.

@@ -5,7 +5,8 @@
 //    one computes the operation for all.
 // 2. A lane that meets another event makes its simdgroup MIXED: from then on it is scheduled by lane masks, until all
 //    its lanes wait at one place again. Of diverged lanes those first in the source go on first.
-// 3. An event is named by its source position (line * 256 + column), which __builtin_LINE() gives for free.
+// 3. An event is named by its source position (line * 2048 + column), which __builtin_LINE() gives for free, and by the
+//    calls that led there: functions with events keep a list of them (Call), and a hash of the list.
 #pragma once
 #include "fiber.h"
 
@@ -38,11 +39,15 @@ struct Dispatch {
 };
 
 enum : uint { FRESH = 0, BARRIER = 1u << 31, DONE = ~0u, MIXED = ~0u - 1 };
+struct Call;
 struct Simd {
-  uint site0, last;               // the event that lanes before the running one are at; the last live lane
+  ulong site0;                    // the event that lanes before the running one are at: path << 32 | site
+  uint last;                      // the last live lane
   uint ready, wait, bar, alive;   // lane masks: runnable, at a simd operation, at a barrier, not returned
   uint all;                       // alive at the start
   uint site[32];
+  uint path[32];                  // hash of the calls that each lane is in, and the innermost of them
+  const Call *call[32];
   alignas(64) char slot[32 * 32], result[32 * 32];  // up to 32 bytes a lane: a shuffled float4 and its lane
 };
 struct Arena {
@@ -61,6 +66,30 @@ static_assert(sizeof(Arena) < HEADER * STACK, "");
 
 MSL_INLINE Arena *arena() { return (Arena *)(stack_pointer() & ~(ARENA - 1)); }
 MSL_INLINE uint thread_index() { return (uint)((stack_pointer() & (ARENA - 1)) / STACK) - (uint)HEADER; }
+
+// A call of a function with events, while it runs.
+struct From {
+  uint site;
+  constexpr From(uint at = __builtin_LINE() * 2048u + __builtin_COLUMN()) : site(at) {}
+};
+struct Call {
+  const Call *caller;
+  uint site, before;              // where it was made; the path of its caller
+  __attribute__((always_inline)) Call(From from) : site(from.site) {
+    uint me = thread_index(), l = me & 31;
+    Simd *s = &arena()->simd[me / 32];
+    caller = s->call[l];
+    before = s->path[l];
+    s->call[l] = this;
+    s->path[l] = ((before ^ before >> 16) + site) * 2654435761u;
+  }
+  __attribute__((always_inline)) ~Call() {
+    uint me = thread_index(), l = me & 31;
+    Simd *s = &arena()->simd[me / 32];
+    s->call[l] = caller;
+    s->path[l] = before;
+  }
+};
 
 #ifdef MSL_CHECK
 constexpr uint THREADGROUP_SPACE = 2 << 20;  // room for the gaps
@@ -94,13 +123,32 @@ MSL_INLINE void rejoin(Simd *s) {
 #endif
 }
 
-// Diverged: the lanes at the operation that comes first in the source.
-MSL_INLINE uint first_in_source(const Simd *s) {
-  uint site = ~0u, mask = 0;
+// Where a lane waits, from the kernel inwards: the places of the calls that it is in, then the event's.
+constexpr uint DEEPEST = 32;
+MSL_INLINE uint places(const Simd *s, uint lane, uint *to) {
+  uint n = 1;
+  for (const Call *c = s->call[lane]; c && n < DEEPEST; c = c->caller) n++;
+  uint i = n - 1;
+  to[i] = s->site[lane] & ~BARRIER;
+  for (const Call *c = s->call[lane]; c && i; c = c->caller) to[--i] = c->site;
+  return n;
+}
+MSL_INLINE bool same_event(const Simd *s, uint l, const Simd *t, uint k) {
+  return s->site[l] == t->site[k] && s->path[l] == t->path[k];
+}
+MSL_INLINE bool comes_before(const Simd *s, uint l, uint k) {
+  uint a[DEEPEST], b[DEEPEST], n = places(s, l, a), m = places(s, k, b);
+  for (uint i = 0; i < n && i < m; i++)
+    if (a[i] != b[i]) return a[i] < b[i];
+  return n < m;
+}
+// Diverged: the lanes at the operation that comes first in the source, as the kernel calls it.
+static MSL_NOINLINE uint first_in_source(const Simd *s) {
+  uint first = (uint)__builtin_ctz(s->wait), mask = 0;
+  for (uint l = first + 1; l < 32; l++)
+    if (s->wait >> l & 1 && !same_event(s, l, s, first) && comes_before(s, l, first)) first = l;
   for (uint l = 0; l < 32; l++)
-    if (s->wait >> l & 1 && s->site[l] < site) site = s->site[l];
-  for (uint l = 0; l < 32; l++)
-    if (s->wait >> l & 1 && s->site[l] == site) mask |= 1u << l;
+    if (s->wait >> l & 1 && same_event(s, l, s, first)) mask |= 1u << l;
   return mask;
 }
 
@@ -145,7 +193,7 @@ MSL_INLINE void next_lane(Arena *a, Simd *s, uint me) {
 
 // From running in order to lane masks.
 static MSL_NOINLINE void mix(Arena *a, Simd *s, uint me) {
-  uint l = me & 31, before = (1u << l) - 1, event = s->site0;
+  uint l = me & 31, before = (1u << l) - 1, event = (uint)s->site0;
   if (event == MIXED) return;
   s->site0 = MIXED;
   s->ready = s->alive & ~before;
@@ -164,7 +212,8 @@ static MSL_NOINLINE void mix(Arena *a, Simd *s, uint me) {
 }
 
 // True when all lanes before this one are at the same event.
-MSL_INLINE bool in_order(Simd *s, uint l, uint event) {
+MSL_INLINE bool in_order(Simd *s, uint l, uint site) {
+  ulong event = (ulong)s->path[l] << 32 | site;
   if (l == 0) {
     if (s->site0 == MIXED) return false;
     s->site0 = event;
@@ -189,7 +238,7 @@ template <class Op> static MSL_NOINLINE void arrive_mixed(Arena *a, Simd *s, uin
   s->wait |= bit;
   if (!s->ready) {
     bool same = s->wait == s->alive;
-    for (uint i = 0; i < 32; i++) same &= s->site[i] == site || !(s->alive >> i & 1);
+    for (uint i = 0; i < 32; i++) same &= same_event(s, i, s, me & 31) || !(s->alive >> i & 1);
     if (same) {
       resolve<Op>(s, s->wait);
       rejoin(s);
@@ -217,7 +266,7 @@ template <class Op> MSL_INLINE void arrive(Arena *a, Simd *s, uint me, uint site
 // At a barrier or at the end: the last lane in order, or a mixed simdgroup.
 static MSL_NOINLINE void leave(Arena *a, Simd *s, uint me, uint event) {
   uint l = me & 31, bit = 1u << l;
-  if (s->site0 == event) {
+  if (s->site0 == ((ulong)s->path[l] << 32 | event)) {
     s->ready = 0;
     if (event == DONE) {
       a->nalive -= l + 1;

@@ -9,7 +9,7 @@ from tinyrvllm.soft.cpu.instrument import Site
 from tinyrvllm.soft.msl.kernels import Param
 
 SIMDGROUP = 1024  # thread numbers from here on mean "simdgroup number - 1024 as a whole"
-_RENDEZVOUS = re.compile(r"(?:threadgroup_barrier|simd\w+|quad_\w+)\b")
+_RENDEZVOUS = re.compile(r"\b(?:threadgroup_barrier|simd\w+|quad_\w+)\b")
 
 _SIZES = {
     1: "char uchar bool int8_t uint8_t",
@@ -39,12 +39,18 @@ class SourceLines:
         return self._text.get((file, line), "").strip()
 
     def rendezvous(self, site: int) -> tuple[str, int, str] | None:
-        """File and line of the barrier or simd operation at line * 256 + column, and its name."""
+        """File and line of the barrier or simd operation at line * 2048 + column, and its name."""
+        found = None
         for (file, number), text in self._text.items():
-            column = site - number * 256  # above 255 in a long line
-            if 0 < column <= len(text) and (word := _RENDEZVOUS.match(text, column - 1)):
+            column = site - number * 2048
+            if not 0 < column < 2048:
+                continue
+            if word := _RENDEZVOUS.match(text, column - 1):
                 return file, number, word[0]
-        return None
+            for word in _RENDEZVOUS.finditer(text):  # the front end may have moved it to the right
+                if word.start() < column:
+                    found = file, number, word[0]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class CallGraph:
         for d in declarations:
             start = d.parameters[0] if d.kind == "function" else d.start
             self.words.setdefault(d.name, set()).update(tokens.names(start, d.end))
+        self.waits: set[str] = set()  # functions with simd operations or barriers
         self._reached: dict[str, frozenset[str]] = {}
 
     def reached(self, name: str) -> frozenset[str]:
@@ -50,7 +51,8 @@ class CallGraph:
         words = self.reached(name)
         if words & {"threadgroup", "threadgroup_barrier"}:
             return Level.THREADGROUP
-        return Level.SIMDGROUPS if any(map(_SIMD.fullmatch, words)) else Level.LOOP
+        simd = words & self.waits or any(map(_SIMD.fullmatch, words))
+        return Level.SIMDGROUPS if simd else Level.LOOP
 
     def uses_matrices(self, name: str) -> bool:
         return any(map(_MATRIX.fullmatch, self.reached(name)))

@@ -12,6 +12,7 @@ from tinyrvllm.soft.msl import (
     threadgroup,
     unsupported,
 )
+from tinyrvllm.soft.msl.call_paths import CallPaths
 from tinyrvllm.soft.msl.calls import CallGraph, Level
 from tinyrvllm.soft.msl.constants import FunctionConstant
 from tinyrvllm.soft.msl.follow import Follower, Step
@@ -53,6 +54,8 @@ def translate(preprocessed: str, filename: str, follow: bool = False) -> Unit:
     follower = Follower(tokens, found) if follow else None
     graph = CallGraph(tokens, found)
     unsupported.recursion(tokens, found, graph)
+    call_paths = CallPaths(tokens, found)
+    graph.waits |= call_paths.names
     function_constants = constants.collect(tokens, found)
     per_lane = any(t.text == "thread_elements" for t in tokens.list)
     listed = kernels.collect(tokens, found)
@@ -60,6 +63,7 @@ def translate(preprocessed: str, filename: str, follow: bool = False) -> Unit:
     spelling.vectors(tokens)
     spelling.braces(tokens)
     qualifiers.overloads(tokens, found)
+    call_paths.mark()
     if follower:
         follower.mark()
     steps = tuple(follower.steps) if follower else ()

@@ -9,7 +9,7 @@
 #include "math.h"
 
 #define MSL_SITE                                                                                   \
-  uint site = __builtin_LINE() * 256u + __builtin_COLUMN()  // the operation's place in the source
+  uint site = __builtin_LINE() * 2048u + __builtin_COLUMN()  // the operation's place in the source
 
 namespace metal {
 enum class mem_flags : uint {
