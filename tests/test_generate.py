@@ -179,6 +179,8 @@ def test_ctrl_c_keeps_what_was_generated(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("--model", endless, *arguments),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+        # A shell's background jobs ignore SIGINT, and so would whoever they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     first = process.stdout.read(1)
