@@ -16,6 +16,13 @@ from tinyrvllm import LLM, SamplingParams, TinyrvllmError
 from tinyrvllm.generate import main
 from tinyrvllm.mtl.library import SHADERS
 
+# The command line, even where this process ignores SIGINT, as a shell's background jobs do.
+HEARS_SIGINT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tinyrvllm.generate import main
+sys.exit(main())
+"""
 REFERENCE = Path(__file__).parent / "reference"
 
 
@@ -177,10 +184,8 @@ def test_ctrl_c_keeps_what_was_generated(tmp_path: Path) -> None:
     endless = str(write_model(tmp_path / "endless.gguf", keys={"{arch}.context_length": 1 << 20}))
     arguments = ("--prompt", "Hello", "-n", "1000000", "--ignore-eos", "--temp", "0")
     process = subprocess.Popen(
-        command("--model", endless, *arguments),
+        [sys.executable, "-c", HEARS_SIGINT, "--device", "cpu", "--model", endless, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-        # A shell's background jobs ignore SIGINT, and so would whoever they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     first = process.stdout.read(1)
