@@ -21,6 +21,7 @@ class Pool:
         self._lock = threading.Lock()
         self._arenas: list[tuple[object, object]] = []
         self._threads: list[threading.Thread] = []
+        self._process = os.getpid()
         atexit.register(self.close)
 
     def run(self, array: object, count: int, threads: int) -> None:
@@ -42,7 +43,12 @@ class Pool:
         self._arenas.append((kept, place))
 
     def close(self) -> None:
-        """Ends the workers: native code must not run while the interpreter is torn down."""
+        """Ends the workers: native code must not run while the interpreter is torn down.
+
+        A forked child has none of them, and its copy of the mutex may be one that a worker held.
+        """
+        if os.getpid() != self._process:
+            return
         self._engine.msl_quit(self._pool)
         for thread in self._threads:
             thread.join()
