@@ -94,9 +94,15 @@ def drive(device: mtl.Device, seconds: float, names: tuple[str, ...]) -> None:
     rng = random.Random(0)
     traffic = [Traffic(name, device, i % 2 == 1, rng) for i, name in enumerate(names)]
     end, before, memory, programs, buffers = time.monotonic() + seconds, None, 0, 0, 0
+    steps, noted = 0, time.monotonic()
     while time.monotonic() < end or before is None:
         rng.choice(traffic).step()
+        steps += 1
         recorded = sum(len(each.runner._programs) for each in traffic)
+        if time.monotonic() > noted + 60:  # `pytest -s` shows how it goes
+            noted = time.monotonic()
+            print(f"{end - noted:5.0f} s left, {steps:6} steps, {recorded} programs, "
+                  f"{objects(device).total()} objects, {(peak_memory_bytes() or 0) >> 20} MB")
         if time.monotonic() > end - seconds / 2 and before is None:
             before, memory, programs = objects(device), peak_memory_bytes() or 0, recorded
             buffers = device.buffers_made - recorded
