@@ -23,6 +23,13 @@ static Variable nearest(const Checker *c, ulong offset) {
   }
   return best;
 }
+static void log_access(Arena *a, bool shared, ulong address, uint size, uint what, Party who) {
+  Watch *w = a->d->watch;
+  ulong i = __atomic_fetch_add(&w->log_count, 1, __ATOMIC_RELAXED);
+  if (i >= w->log_most) return;
+  Variable v = shared ? nearest(a->checker, address) : nothing;
+  w->log[i] = {shared ? address - v.offset : address, what & THREE ? size - size / 4 : size, what & 0xff, a->checker->barriers, who, v};
+}
 static void threadgroup_access(Arena *a, ulong o, uint size, uint what, Party who, const Access &now) {
   Checker *c = a->checker;
   for (uint i = 0; i < size; i++) if (o + i >= THREADGROUP_SPACE || c->declared[o + i] != c->epoch) {
@@ -88,6 +95,7 @@ MSL_HOOK void msl_access(ulong p, ulong size, uint what, uint site) {
   c->last_site[me] = site;
   Party who = {thread, c->group, site};
   Access now = {shared ? c->epoch : c->group + 1, c->tick[space], site, thread, (what & ATOMIC) != 0, c->simd_tick[space][simdgroup]};
+  if (a->d->watch->log) log_access(a, shared, shared ? o : p, (uint)size, what, who);
   if (p & (align - 1)) {
     report(a, MISALIGNED, shared ? o : p, (uint)size, who, nobody, shared ? nearest(c, o) : nothing);
     abandon(a);

@@ -27,10 +27,13 @@ constexpr Variable nothing = {nullptr, 0, 0, NOBODY};
 // A range that the kernel may touch. reads, writes: one bit a byte, set when it is touched. pages: what has touched it;
 // null where the kernel has no way to write, so that nothing can race.
 struct Region { ulong low, high; uchar *reads, *writes; Page *pages; };
+// One access, for whoever wants to see them all (access_log.py). address: in device memory, or an offset in `variable`.
+struct Logged { ulong address; uint size, what, step; Party who; Variable variable; };
 struct Watch {                                         // one dispatch under observation
   Region *regions;
   uint region_count, report_count, lock;
   Report reports[MAX_REPORTS];
+  Logged *log; ulong log_most, log_count;              // log null: nobody wants to see them
 };
 struct Checker {                                       // what an arena remembers
   uint epoch;                                          // number of this threadgroup among all this arena has run
@@ -38,6 +41,7 @@ struct Checker {                                       // what an arena remember
   uint order;                                          // state of the generator that picks lanes; 0: in order
   uint tick[2]; ushort simd_tick[2][32];               // barriers so far that order DEVICE, THREADGROUP memory
   uint barrier_flags;                                  // of the threadgroup_barrier being waited at
+  uint barriers;                                       // threadgroup_barriers passed, whatever they order
   uint last_site[MAX_THREADS];                         // each thread's last access: where one that returned was last seen
   Variable variables[MAX_VARIABLES]; uint variable_count;
   uint declared[THREADGROUP_SPACE];                    // epoch in which this byte was last part of a variable
@@ -83,7 +87,7 @@ static void declare(Arena *a, Variable v) {
 void check_group(Arena *a, const Dispatch *d, uint group) {
   if (!a->checker) a->checker = (Checker *)calloc(1, sizeof(Checker));
   Checker *c = a->checker;
-  c->epoch++; c->group = group; c->tick[DEVICE]++; c->tick[THREADGROUP]++; c->variable_count = 0;
+  c->epoch++; c->group = group; c->tick[DEVICE]++; c->tick[THREADGROUP]++; c->barriers = c->variable_count = 0;
   c->order = d->order ? d->order * 2654435761u + group * 2246822519u : 0;
   memset(c->last_site, 0, sizeof(c->last_site));
   for (uint i = 0; i < 31; i++) declare(a, {nullptr, d->tg_offset[i], d->tg_length[i], i});
@@ -111,6 +115,7 @@ void check_barrier(Arena *a) {
   if (returned.thread != NOBODY) report(a, EARLY_RETURN, 0, 0, first, returned);
   if (c->barrier_flags & 1) c->tick[DEVICE]++;
   if (c->barrier_flags & 2) c->tick[THREADGROUP]++;
+  c->barriers++;
 }
 // The lanes of `mask` carry out a simd operation together. `whole_simdgroup`: only if all lanes do is it defined.
 void check_simd(Arena *a, Simd *s, uint mask, bool whole_simdgroup) {

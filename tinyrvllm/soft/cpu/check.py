@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinyrvllm.soft.cpu import native
+from tinyrvllm.soft.cpu import access_log, native
 from tinyrvllm.soft.cpu.guard import Guard, Region
 from tinyrvllm.soft.cpu.instrument import REST, Site, read_sites
 from tinyrvllm.soft.cpu.report import Report, write
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tinyrvllm.soft.cpu.execute import Dispatch
 
 native.ffi.cdef("""
-typedef struct { uint32_t thread, group, site; } Party;
-typedef struct { const char *name; uint32_t offset, size, slot; } Variable;
 typedef struct {
     uint64_t address;
     uint32_t kind, size, count;
@@ -45,6 +43,8 @@ typedef struct {
     Region *regions;
     uint32_t region_count, report_count, lock;
     NativeReport reports[64];
+    Logged *log;
+    uint64_t log_most, log_count;
 } Watch;
 void msl_watch_end(Watch *);
 uint32_t msl_watch_size(void);
@@ -77,6 +77,9 @@ def observe(dispatch: "Dispatch", start: Callable[[], None]) -> list[Report]:
         if native.engine(check=True).msl_watch_size() != ffi.sizeof("Watch"):
             raise RuntimeError("check.h and check.py disagree about the size of a Watch")
         watch = ffi.new("Watch *", {"regions": regions, "region_count": len(regions)})
+        log = access_log.wanted()
+        if log is not None:
+            watch.log, watch.log_most = log.room, log.most
         for slot in dispatch.buffers:
             d.buffer[slot] = guard.address(slot)
         d.watch = watch
@@ -89,6 +92,8 @@ def observe(dispatch: "Dispatch", start: Callable[[], None]) -> list[Report]:
             native.engine(check=True).msl_watch_end(watch)
         guard.restore()
     dispatch.touched = guard.touched
+    if log is not None:
+        log.add(dispatch, guard, watch.log_count, functools.partial(_site, dispatch.kernel.library))
     if not watch.report_count:
         return []
     scene = _scene(dispatch, guard)

@@ -1,0 +1,134 @@
+"""Every access of a dispatch in checking mode, one by one: what pictures and cost tables are made of.
+
+    with access_log.record() as log:
+        ...                        # run kernels of a library compiled with check=True, or "soft:check"
+    for access in log.dispatches[0].accesses(): ...
+
+Threadgroups come in order of their index; inside one, accesses are in the order in which they were
+made: lanes one after another, up to the next barrier or simd operation.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tinyrvllm.soft.cpu import native
+from tinyrvllm.soft.cpu.instrument import ATOMIC, READ, WRITE, Site
+from tinyrvllm.soft.cpu.scene import SIMDGROUP, Triple
+
+if TYPE_CHECKING:
+    from tinyrvllm.soft.cpu.execute import Dispatch
+    from tinyrvllm.soft.cpu.guard import Guard
+
+native.ffi.cdef("""
+typedef struct { uint32_t thread, group, site; } Party;
+typedef struct { const char *name; uint32_t offset, size, slot; } Variable;
+typedef struct {
+    uint64_t address;
+    uint32_t size, what, step;
+    Party who;
+    Variable variable;
+} Logged;
+""")
+MOST = 1 << 20  # accesses of one dispatch that are kept; 72 bytes each while it runs
+
+
+class Access(NamedTuple):
+    """One load or store of the user's code."""
+
+    group: int  # index of its threadgroup in the grid
+    thread: int  # index in the threadgroup; of a simdgroup's first lane where `whole_simdgroup`
+    whole_simdgroup: bool  # a simdgroup_load or simdgroup_store: all lanes together
+    verb: str  # "read", "write" or "atomic"
+    memory: str  # "device" or "threadgroup"
+    name: str  # of the kernel's argument or the threadgroup variable
+    offset: int  # bytes from its start
+    size: int  # bytes
+    step: int  # threadgroup barriers that its threadgroup has passed
+    file: str
+    line: int
+
+
+class DispatchLog:
+    """The accesses of one dispatch."""
+
+    def __init__(self, kernel: str, grid: Triple, group: Triple, missed: int) -> None:
+        self.kernel = kernel
+        self.grid = grid  # threads
+        self.group = group  # threads of a threadgroup
+        self.missed = missed  # accesses beyond MOST, which were not kept
+        self.rows: list[Access] = []
+
+    def accesses(self, name: str | None = None, group: int | None = None) -> list[Access]:
+        """All accesses, or those to one buffer or variable, or by one threadgroup."""
+        return [row for row in self.rows if name in (None, row.name) and group in (None, row.group)]
+
+
+class AccessLog:
+    """What `record` fills: one entry for each dispatch."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.room: Any = native.ffi.new("Logged[]", most)
+        self.dispatches: list[DispatchLog] = []
+
+    def add(
+        self, dispatch: "Dispatch", guard: "Guard", count: int, site: Callable[[int], Site]
+    ) -> None:
+        """Makes sense of what the native side has left in `room`."""
+        params, d = dispatch.kernel.info.params, dispatch.native
+        names = {(p.kind, p.index): p.name for p in params}
+        grid, group = ((size.x, size.y, size.z) for size in (d.grid_threads, d.group))
+        log = DispatchLog(dispatch.kernel.name, grid, group, max(0, count - self.most))
+        kept = self.room[0 : min(count, self.most)]
+        # Workers run threadgroups side by side; each threadgroup's own order is kept.
+        order = np.argsort([entry.who.group for entry in kept], kind="stable")
+        for entry in (kept[i] for i in order.tolist()):
+            variable, offset, memory = entry.variable, entry.address, "threadgroup"
+            if variable.name != native.ffi.NULL:
+                name = native.ffi.string(variable.name).decode()
+            elif variable.size:
+                name = names.get(("threadgroup", variable.slot), f"threadgroup({variable.slot})")
+            else:
+                place = guard.locate(entry.address)
+                if place is None:
+                    continue  # a constant of the program, or a built-in value
+                (slot, offset), memory = place, "device"
+                name = names.get(("buffer", slot), f"buffer({slot})")
+            where, thread = site(entry.who.site), entry.who.thread
+            whole = thread >= SIMDGROUP
+            log.rows.append(
+                Access(
+                    entry.who.group, (thread - SIMDGROUP) * 32 if whole else thread, whole,
+                    _verb(entry.what), memory, name, offset, entry.size, entry.step,
+                    where.file, where.line,
+                )
+            )  # fmt: skip
+        self.dispatches.append(log)
+
+
+def _verb(what: int) -> str:
+    if what & ATOMIC and what & WRITE:
+        return "atomic"
+    return "read" if what & READ else "write"
+
+
+_wanted: AccessLog | None = None
+
+
+def wanted() -> AccessLog | None:
+    """The log that a dispatch should fill now."""
+    return _wanted
+
+
+@contextmanager
+def record(most: int = MOST) -> Iterator[AccessLog]:
+    """Logs every access of every checked dispatch that runs meanwhile, in whatever thread."""
+    global _wanted
+    before, _wanted = _wanted, AccessLog(most)
+    try:
+        yield _wanted
+    finally:
+        _wanted = before
