@@ -175,13 +175,17 @@ def _links(page_url: str, content_type: str, body: bytes) -> Iterator[Link]:
 
 
 def find_wheel(project: str, version: str) -> Link:
-    """The pure-Python wheel of a project at a version.
+    """The pure-Python wheel of a project at a version; raises as `find` does."""
+    return find(project, f"{re.sub(r'[-_.]+', '_', project).lower()}-{version}-py3-none-any.whl")
+
+
+def find(project: str, wanted: str) -> Link:
+    """The file named `wanted` of a project.
 
     Raises:
         DownloadError: no network, or no index has the file.
     """
     name = re.sub(r"[-_.]+", "-", project).lower()
-    wanted = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     problems = []
     for index in index_urls():
         shown = urlsplit(index).hostname
