@@ -1,5 +1,6 @@
 """From logits to a token: temperature, top-k, top-p, min-p, with a generator per request."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,20 @@ from tinyrvllm.errors import TinyrvllmError
 
 class LogitsError(TinyrvllmError):
     """The model's output is no distribution."""
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """How likely a sampled token was.
+
+    Attributes:
+        logprob: its natural logarithm of probability.
+        top: (token id, logprob) of the likeliest tokens, as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -24,6 +39,13 @@ class SamplingParams:
         seed: same seed, same text; None draws a fresh one.
         stop: the text ends before the first of these strings.
         ignore_eos: go on past the model's end-of-generation tokens.
+        repetition_penalty: positive logits of tokens in prompt or answer are divided by it,
+            negative ones multiplied (Keskar et al. 2019); 1 is off.
+        presence_penalty: subtracted from the logits of tokens in the answer.
+        frequency_penalty: subtracted from them once for each time they are in it.
+        logit_bias: token id -> what is added to its logit.
+        logprobs: how many of the likeliest tokens to report with each token, 0 to 20; None reports
+            nothing. They are of the model's own distribution, before all of the above.
     """
 
     max_tokens: int = 16
@@ -34,6 +56,11 @@ class SamplingParams:
     seed: int | None = None
     stop: tuple[str, ...] = field(default=())
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -46,6 +73,14 @@ class SamplingParams:
             "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
             "seed": (self.seed is None or self.seed >= 0, "0 or more"),
             "stop": (all(self.stop), "strings that are not empty"),
+            "repetition_penalty": (0 < self.repetition_penalty < np.inf, "a number above 0"),
+            "presence_penalty": (-2 <= self.presence_penalty <= 2, "from -2 to 2"),
+            "frequency_penalty": (-2 <= self.frequency_penalty <= 2, "from -2 to 2"),
+            "logit_bias": (
+                all(-100 <= bias <= 100 for bias in (self.logit_bias or {}).values()),
+                "token ids with numbers from -100 to 100",
+            ),
+            "logprobs": (self.logprobs is None or 0 <= self.logprobs <= 20, "from 0 to 20"),
         }
         for name, (good, expected) in checks.items():
             if not good:

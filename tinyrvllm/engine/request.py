@@ -1,0 +1,145 @@
+"""A request on its way through the engine, and what comes out of it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tinyrvllm.engine.sampler import Sampler, SamplingParams, TokenLogprobs
+from tinyrvllm.engine.text import StopStrings, StreamDecoder
+from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.model.tokenizer import Tokenizer
+
+# "stop": an end-of-generation token or a stop string; "length": max_tokens or the context's end.
+FinishReason = Literal["stop", "length", "abort", "error"]
+Prompt = str | bytes | Sequence[int]
+
+
+class QueueFull(TinyrvllmError):
+    """As many requests as may be are in the engine already; try again in `retry_after` seconds."""
+
+    def __init__(self, limit: int, retry_after: int) -> None:
+        super().__init__(
+            f"{limit} requests run or wait already, the most that may: "
+            f"try again in about {retry_after} s"
+        )
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one step added to a request.
+
+    Attributes:
+        text: whole characters that can be no part of a stop string.
+        token_ids: the tokens sampled; their text may come with a later Delta.
+        logprobs: one for each token, if the request asked for them.
+        finish_reason: None until the last Delta of a request.
+        error: the message, for the finish reason "error".
+    """
+
+    request_id: str
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+
+@dataclass
+class RequestOutput:
+    """One finished (or unfinished) request.
+
+    Attributes:
+        text: what was generated, without the stop string that ended it.
+        token_ids: every sampled token, the end-of-generation token included.
+        finish_reason: "stop" (end-of-generation token or stop string), "length", "abort", "error",
+            or None while the request is unfinished.
+        first_token_seconds: from the request's arrival until its first token was picked.
+        total_seconds: from its arrival until its latest token.
+        logprobs: one for each token, if they were asked for.
+        num_cached_tokens: of the prompt, found in the prefix cache when the request was admitted.
+        error: the message, for the finish reason "error".
+    """
+
+    prompt: Prompt
+    prompt_token_ids: list[int]
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    first_token_seconds: float = 0.0
+    total_seconds: float = 0.0
+    request_id: str = ""
+    logprobs: list[TokenLogprobs] | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+class Request:
+    """A request inside the engine; only the engine's thread touches it.
+
+    Attributes:
+        ids: the prompt and every token sampled since.
+        limit: the most tokens to sample: max_tokens, or what the context leaves.
+        computed: how many of `ids` have their keys and values in the cache.
+        blocks: the block table; shared ones first.
+        state_slot: where the convolution state is kept (LFM2); -1 while not running.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        context_length: int,
+    ) -> None:
+        self.id = id
+        self.ids = list(prompt_ids)
+        self.num_prompt = len(self.ids)
+        self.params = params
+        self.limit = min(params.max_tokens, context_length - self.num_prompt + 1)
+        self.sampler = Sampler(params)
+        self.arrived = time.perf_counter()
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.hashes: list[bytes] = []  # of whole blocks of ids, as far as they have been needed
+        self.published = 0  # whole blocks that were offered to the prefix cache
+        self.state_slot = -1
+        self.num_cached: int | None = None  # prompt tokens found at the first admission
+        self.preemptions = 0
+        self._tokenizer = tokenizer
+        self._decoder = StreamDecoder(tokenizer)
+        self._stops = StopStrings(params.stop)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.ids) - self.num_prompt
+
+    @property
+    def pending(self) -> int:
+        """Tokens that must be fed before the next one can be sampled."""
+        return len(self.ids) - self.computed
+
+    def append(self, token: int, logprobs: TokenLogprobs | None = None) -> Delta:
+        """Takes a sampled token; what may be shown now, and whether this was the last."""
+        self.ids.append(token)
+        reason: FinishReason | None = None
+        if token in self._tokenizer.eos_ids and not self.params.ignore_eos:
+            text, reason = "", "stop"
+        else:
+            text = self._stops.add(self._decoder.add(token))
+            if self._stops.stopped:
+                reason = "stop"
+            elif self.num_generated == self.limit:
+                reason = "length"
+        if reason and not self._stops.stopped:
+            text += self._stops.add(self._decoder.finish()) + self._stops.finish()
+            if self._stops.stopped:
+                reason = "stop"
+        return Delta(self.id, text, [token], [logprobs] if logprobs else None, reason)
+
+    def cut_off(self, reason: FinishReason, error: str | None = None) -> Delta:
+        """The last Delta of a request that ends early: what was held back is shown."""
+        text = self._stops.add(self._decoder.finish()) + self._stops.finish()
+        return Delta(self.id, text, [], None, reason, error)
