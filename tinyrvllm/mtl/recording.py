@@ -2,14 +2,14 @@
 
 The counterpart of indirect.py for devices and drivers without indirect command buffers, with the
 same two calls: `record` and `execute`. Everything that a message needs is made when it is
-recorded, so a replay is a plain loop over (function, arguments): three sends a dispatch, and one
-for each barrier.
+recorded, so a replay is a flat loop over (function, arguments): at most three sends a dispatch, and
+one for each barrier. Metal keeps what an encoder has set, so only what changes is set again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .api import MTLBarrierScopeBuffers, declare, ffi
+from .api import C_TYPES, Method, MTLBarrierScopeBuffers, declare, ffi
 from .buffer import Buffer
 from .library import Pipeline, Size
 
@@ -23,18 +23,28 @@ MESSAGES = declare(
     dispatch="MTLComputeCommandEncoder dispatchThreadgroups:threadsPerThreadgroup:",
     barrier="MTLComputeCommandEncoder memoryBarrierWithScope:",
 )
+# A struct of one pointer travels as the pointer itself does, on x86-64 and on arm64. But cffi reads
+# it when the call is made: so the encoder, another one in each replay, can be in arguments that
+# are the same ones in all.
+ffi.cdef("typedef struct { id object; } Receiver;")
 
 
 class Recording:
-    """A list of dispatches for concurrent encoders."""
+    """A list of dispatches for concurrent encoders. One thread at a time replays it."""
 
     def __init__(self, device: "Device", label: str = "") -> None:
         self.label = label
-        self.send = device.objc.messages(MESSAGES)
         self.count = 0
-        self._sends: list[tuple[Any, tuple[Any, ...]]] = []
+        self._receiver = ffi.new("Receiver *")  # the encoder of the replay at hand
+        bound = device.objc.messages(MESSAGES)
+        self._functions = {
+            name: self._function(getattr(bound, name), method) for name, method in MESSAGES.items()
+        }
+        self._sends: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._buffers: dict[Buffer, None] = {}
-        self._pipeline: Pipeline | None = None  # the one that is set at this point of a replay
+        # What is set at this point of a replay.
+        self._pipeline: Pipeline | None = None
+        self._bound: list[tuple[Buffer, int] | None] = []
 
     def record(
         self,
@@ -50,30 +60,48 @@ class Recording:
         pipeline's limit.
         """
         pipeline.check(threads)
-        send = self.send
         if barrier:
-            self._add(send.barrier, MTLBarrierScopeBuffers)
+            self._add("barrier", MTLBarrierScopeBuffers)
         if pipeline is not self._pipeline:
-            self._add(send.set_pipeline, pipeline.handle)
+            self._add("set_pipeline", pipeline.handle)
             self._pipeline = pipeline
-        handles = ffi.new("id[]", [buffer.handle for buffer, _ in buffers])
-        offsets = ffi.new("uint64_t[]", [offset for _, offset in buffers])
-        places = ffi.new("NSRange *", (0, len(buffers)))[0]
-        self._add(send.set_buffers, handles, offsets, places)
+        self._bind(buffers)
         sizes = ffi.new("MTLSize *", groups)[0], ffi.new("MTLSize *", threads)[0]
-        self._add(send.dispatch, *sizes)
-        self._buffers.update(dict.fromkeys(buffer for buffer, _ in buffers))
+        self._add("dispatch", *sizes)
         self.count += 1
 
-    def _add(self, send: Any, *arguments: Any) -> None:
-        """Where a runtime tells its C function and selector, a replay calls it with no wrapper."""
-        function, *name = getattr(send, "native", (send,))
-        self._sends.append((function, (*name, *arguments)))
+    def _bind(self, buffers: Sequence[tuple[Buffer, int]]) -> None:
+        """The slots from the first to the last that differ from what is bound, in one send."""
+        bound = self._bound
+        bound += [None] * (len(buffers) - len(bound))
+        changed = [slot for slot, pair in enumerate(buffers) if pair != bound[slot]]
+        if not changed:
+            return
+        first, end = changed[0], changed[-1] + 1
+        bound[first:end] = buffers[first:end]
+        handles = ffi.new("id[]", [buffer.handle for buffer, _ in buffers[first:end]])
+        offsets = ffi.new("uint64_t[]", [offset for _, offset in buffers[first:end]])
+        self._add("set_buffers", handles, offsets, ffi.new("NSRange *", (first, end - first))[0])
+        self._buffers.update(dict.fromkeys(buffer for buffer, _ in buffers))
+
+    def _add(self, message: str, *arguments: Any) -> None:
+        function, *first = self._functions[message]
+        self._sends.append((function, (*first, *arguments)))
+
+    def _function(self, send: Any, method: Method) -> tuple[Any, ...]:
+        """What a replay calls, and its first arguments. A runtime that tells its C function has
+        that called with no Python in between."""
+        receiver = self._receiver
+        if not hasattr(send, "native"):
+            return (lambda *arguments: send(receiver.object, *arguments),)
+        function, name = send.native
+        arguments = ", ".join(["Receiver", "SEL", *(C_TYPES[kind] for kind in method.arguments)])
+        return ffi.cast(f"{C_TYPES[method.returns]}(*)({arguments})", function), receiver[0], name
 
     def execute(self, encoder: "Encoder") -> None:
         """Replays every recorded dispatch in an encoder."""
-        handle = encoder.handle
+        self._receiver.object = encoder.handle
         for function, arguments in self._sends:
-            function(handle, *arguments)
+            function(*arguments)
         encoder.commands.buffers.update(self._buffers)
         encoder.commands.dispatches += self.count
