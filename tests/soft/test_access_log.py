@@ -57,11 +57,13 @@ def test_each_access_has_its_thread_place_phase_and_line():
         ("device", "write", 1)
     }
     assert {access.step for access in found.accesses("a")} == {0}
+    assert (found.barriers, found.simd_operations) == (3, 0)
 
 
 def test_a_simdgroup_loads_as_a_whole():
     found = log_of("turn", 1, np.zeros(64, np.float32))
     assert {access.whole_simdgroup for access in found.rows} == {True}
+    assert (found.barriers, found.simd_operations) == (0, 2)
     for verb, line in (("read", 15), ("write", 16)):
         accesses = [access for access in found.rows if access.verb == verb]
         touched = {access.offset + i for access in accesses for i in range(access.size)}

@@ -59,6 +59,8 @@ class DispatchLog:
         self.grid = grid  # threads
         self.group = group  # threads of a threadgroup
         self.missed = missed  # accesses beyond MOST, which were not kept
+        self.barriers = 0  # threadgroup_barriers, counted once for each threadgroup
+        self.simd_operations = 0  # and matrix operations and simdgroup_barriers; once a simdgroup
         self.rows: list[Access] = []
 
     def accesses(self, name: str | None = None, group: int | None = None) -> list[Access]:

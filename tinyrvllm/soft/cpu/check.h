@@ -34,6 +34,7 @@ struct Watch {                                         // one dispatch under obs
   uint region_count, report_count, lock;
   Report reports[MAX_REPORTS];
   Logged *log; ulong log_most, log_count;              // log null: nobody wants to see them
+  uint barriers, simd_operations;                      // by all threadgroups; by all simdgroups
 };
 struct Checker {                                       // what an arena remembers
   uint epoch;                                          // number of this threadgroup among all this arena has run
@@ -116,7 +117,9 @@ void check_barrier(Arena *a) {
   if (c->barrier_flags & 1) c->tick[DEVICE]++;
   if (c->barrier_flags & 2) c->tick[THREADGROUP]++;
   c->barriers++;
+  __atomic_fetch_add(&a->d->watch->barriers, 1, __ATOMIC_RELAXED);
 }
+void count_simd(Arena *a) { __atomic_fetch_add(&a->d->watch->simd_operations, 1, __ATOMIC_RELAXED); }
 // The lanes of `mask` carry out a simd operation together. `whole_simdgroup`: only if all lanes do is it defined.
 void check_simd(Arena *a, Simd *s, uint mask, bool whole_simdgroup) {
   uint absent = s->all & ~mask;

@@ -45,6 +45,7 @@ typedef struct {
     NativeReport reports[64];
     Logged *log;
     uint64_t log_most, log_count;
+    uint32_t barriers, simd_operations;
 } Watch;
 void msl_watch_end(Watch *);
 uint32_t msl_watch_size(void);
@@ -94,6 +95,8 @@ def observe(dispatch: "Dispatch", start: Callable[[], None]) -> list[Report]:
     dispatch.touched = guard.touched
     if log is not None:
         log.add(dispatch, guard, watch.log_count, functools.partial(_site, dispatch.kernel.library))
+        log.dispatches[-1].barriers = watch.barriers
+        log.dispatches[-1].simd_operations = watch.simd_operations
     if not watch.report_count:
         return []
     scene = _scene(dispatch, guard)

@@ -97,6 +97,7 @@ MSL_INLINE char *threadgroup_memory(Arena *a) { return (char *)a + (96 << 20); }
 void check_barrier_flags(Arena *a, uint flags);  // in check.h, as are these
 void check_barrier(Arena *a);
 void check_simd(Arena *a, Simd *s, uint mask, bool whole_simdgroup);
+void count_simd(Arena *a);
 void check_simd_barrier(Arena *a, uint flags);
 void check_lane(Arena *a, uint lane, uint from);
 void check_variable(uint offset, uint size, const char *name);
@@ -105,6 +106,7 @@ uint pick_lane(Arena *a, uint mask);
 MSL_INLINE char *threadgroup_memory(Arena *a) { return a->memory; }
 MSL_INLINE uint pick_lane(Arena *, uint mask) { return (uint)__builtin_ctz(mask); }
 MSL_INLINE void check_variable(uint, uint, const char *) {}
+MSL_INLINE void count_simd(Arena *) {}
 #endif
 
 MSL_INLINE void go(Arena *a, uint from, uint to) {
@@ -226,6 +228,7 @@ template <class Op> static MSL_NOINLINE void resolve(Simd *s, uint mask) {
 #ifdef MSL_CHECK
   check_simd(arena(), s, mask, requires { Op::whole_simdgroup; });
 #endif
+  count_simd(arena());
   Op::run((const typename Op::In *)s->slot, (typename Op::Out *)s->result, mask);
   s->ready = mask;
   s->wait &= ~mask;
@@ -254,6 +257,7 @@ template <class Op> MSL_INLINE void arrive(Arena *a, Simd *s, uint me, uint site
     if (l != s->last) {
       switch_stack(&a->sp[me], a->sp[me + 1]);
     } else {
+      count_simd(a);
       Op::run((const typename Op::In *)s->slot, (typename Op::Out *)s->result, s->alive);
       if (l) switch_stack(&a->sp[me], a->sp[me - l]);
     }
