@@ -1,0 +1,51 @@
+"""What every lesson starts with: the device that was asked for, and tables of what was measured."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.mtl import Device, open_device
+
+DEVICES = ("soft", "soft:check", "metal", "cuda")
+
+
+def device_name() -> str:
+    """--device of the command line, else $TINYRVLLM_DEVICE (notebooks set it), else "soft"."""
+    default = os.environ.get("TINYRVLLM_DEVICE", "soft")
+    if "ipykernel" in sys.modules:  # in a notebook the command line is Jupyter's
+        return default
+    parser = argparse.ArgumentParser(
+        epilog="A lesson prints what it finds; read it beside its file."
+    )
+    parser.add_argument(
+        "--device",
+        default=default,
+        choices=DEVICES,
+        help="where kernels run (default: %(default)s)",
+    )
+    return str(parser.parse_args().device)
+
+
+def device() -> Device:
+    """The device that was asked for, open. One line says which. Ends the program where there is none."""
+    name = device_name()
+    try:
+        opened = open_device(name)
+    except TinyrvllmError as reason:
+        sys.exit(f"error: {reason}")
+    print(f"device: {opened.name}")
+    return opened
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Prints columns as wide as they need be: the first to the left, numbers to the right."""
+    text = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in text) for column in range(len(head))]
+    for row in text:
+        first, *rest = (
+            cell.ljust(width) if number == 0 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join([first, *rest]).rstrip())
