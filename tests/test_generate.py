@@ -136,7 +136,6 @@ def test_debug_tells_tokens_and_timings(run: Callable) -> None:
         (["--file", "no-such-file"], "cannot read the prompt no-such-file"),
         (["--prompt", "x", "-hf", "nonsense"], "expected user/repo"),
         (["--prompt", "x", "--no-fuse"], "device 'cpu' is numpy and has no kernels"),
-        (["--prompt", "x", "--batch-invariant"], "device 'cpu' is numpy and has no kernels"),
         (["--prompt", "x", "--kv-type", "f32"], "device 'cpu' is numpy and has no kernels"),
         (["--prompt", "x", "--indirect"], "device 'cpu' is numpy and has no kernels"),
         (["--prompt", "x", "--kernel", "rmsnorm"], "--kernel: expected NAME=FILE"),

@@ -14,7 +14,7 @@ from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.reports import costs, kernel_comparison, timings
 
 if TYPE_CHECKING:
-    from tinyrvllm.engine.llm import LLM, Request, RequestOutput
+    from tinyrvllm.engine.llm import LLM, RequestOutput, Stream
     from tinyrvllm.engine.sampler import SamplingParams
     from tinyrvllm.runner.options import Options
 
@@ -209,7 +209,7 @@ def _decode(data: bytes) -> str:
 
 def requests_for(
     llm: "LLM", prompts: list[str], params: "SamplingParams", args: argparse.Namespace
-) -> "list[Request]":
+) -> "list[Stream]":
     """A request for each prompt; all are checked before the first token is printed."""
     if args.chat:
         turns = [[*opening(args), {"role": "user", "content": prompt}] for prompt in prompts]
@@ -230,7 +230,7 @@ def answer_prompts(
     return [request.output for request in requests]
 
 
-def show(llm: "LLM", request: "Request", args: argparse.Namespace) -> str:
+def show(llm: "LLM", request: "Stream", args: argparse.Namespace) -> str:
     """Prints one request as it runs; returns its text."""
     try:
         for piece in request:

@@ -1,66 +1,68 @@
 """The public API: a model, and text from it. Names are vLLM's."""
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from tinyrvllm import hub
 from tinyrvllm import model as models
-from tinyrvllm.engine.sampler import Sampler, SamplingParams, check_logits
-from tinyrvllm.engine.text import StopStrings, StreamDecoder
+from tinyrvllm.engine.block_pool import BlockPool
+from tinyrvllm.engine.core import Engine
+from tinyrvllm.engine.request import Delta, Prompt, QueueFull, Request, RequestOutput
+from tinyrvllm.engine.sampler import SamplingParams
+from tinyrvllm.engine.scheduler import Limits, Scheduler
+from tinyrvllm.engine.stream import Stream
+from tinyrvllm.engine.trace import Trace
+from tinyrvllm.engine.worker import Worker
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.runner import open_runner
-from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch
 from tinyrvllm.runner.options import Options
 
 if TYPE_CHECKING:
     from tinyrvllm.runner.report import Report
 
-# Rows of a prompt in one step: enough for fast matrix products, few enough that activations
-# stay small and Ctrl-C is heard soon.
-PREFILL_CHUNK = 512
-BLOCK_SIZE = 16
+__all__ = ["LLM", "Delta", "QueueFull", "RequestOutput", "RequestsFailed", "Stream"]
 
-FinishReason = Literal["stop", "length"]
+MIN_POOL = 4096  # tokens that the cache holds even if the context is shorter, for several requests
 
 
-@dataclass
-class RequestOutput:
-    """One finished (or interrupted) request.
+class RequestsFailed(TinyrvllmError):
+    """Some requests of a `generate` failed; `outputs` has them all, in the prompts' order."""
 
-    Attributes:
-        text: what was generated, without the stop string that ended it.
-        token_ids: every sampled token, the end-of-generation token included.
-        finish_reason: "stop" (end-of-generation token or stop string), "length", or None while
-            the request is unfinished.
-        first_token_seconds: from the request's start until its first token was picked.
-        total_seconds: from its start until its end.
-    """
-
-    prompt: str | bytes | Sequence[int]
-    prompt_token_ids: list[int]
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    first_token_seconds: float = 0.0
-    total_seconds: float = 0.0
+    def __init__(self, outputs: list[RequestOutput]) -> None:
+        failed = [output for output in outputs if output.error is not None]
+        several = f"{len(failed)} of {len(outputs)} requests failed: " if len(outputs) > 1 else ""
+        super().__init__(f"{several}{failed[0].error}")
+        self.outputs = outputs
 
 
 class LLM:
-    """A model on a device.
+    """A model on a device, and the engine that runs requests on it, many at a time.
+
+    A thread of its own owns the model; methods may be called from any thread. It ends with
+    `close()`, at the end of a `with` block, or when the LLM is no longer referred to.
 
     Args:
         model: a path, a built-in name, or a loaded `tinyrvllm.model.Model`.
         device: "auto", "cpu", ... (see `tinyrvllm.runner`).
-        context_length: the most tokens of prompt and answer together; default: the model's own.
-        options: how a device computes; not for "cpu".
+        context_length: the most tokens of prompt and answer together; default: the model's own,
+            or what `num_blocks` holds.
+        options: how a device computes; "cpu" knows only `batch_invariant`.
+        block_size: tokens in a block of the KV cache.
+        num_blocks: blocks of the cache; default: one whole context, or 4,096 tokens if that is
+            more.
+        max_running: requests that run at a time (vLLM's max_num_seqs).
+        max_queue: requests that may wait besides; None: any number.
+        token_budget: tokens fed in one step (vLLM's max_num_batched_tokens).
+        prefix_cache: whether requests share the blocks of equal beginnings.
 
     Raises:
-        TinyrvllmError: the model or the device cannot be had, or the context is out of range.
+        TinyrvllmError: the model or the device cannot be had, or a number is out of range.
     """
 
     def __init__(
@@ -69,52 +71,120 @@ class LLM:
         device: str = "auto",
         context_length: int | None = None,
         options: Options | None = None,
+        *,
+        block_size: int = 16,
+        num_blocks: int | None = None,
+        max_running: int = 32,
+        max_queue: int | None = None,
+        token_budget: int = 512,
+        prefix_cache: bool = True,
     ) -> None:
         self.model = model if isinstance(model, models.Model) else models.load(hub.resolve(model))
-        trained = self.model.config.context_length
-        self.context_length = trained if context_length is None else context_length
-        if not 1 <= self.context_length <= trained:
-            raise TinyrvllmError(
-                f"a context of {self.context_length:,} tokens was asked for; "
-                f"this model supports 1 to {trained:,}"
-            )
-        num_blocks = -(-self.context_length // BLOCK_SIZE)
-        self._block_table = np.arange(num_blocks, dtype=np.int32)[None]  # [1, num_blocks]
-        self._runner = open_runner(self.model, device, num_blocks, BLOCK_SIZE, options)
+        _check_at_least("block_size", block_size, 1)
+        _check_at_least("num_blocks", num_blocks, 1)
+        _check_at_least("max_running", max_running, 1)
+        _check_at_least("max_queue", max_queue, 0)
+        _check_at_least("token_budget", token_budget, max_running, " (max_running)")
+        self.context_length = self._context(context_length, block_size, num_blocks)
+        if num_blocks is None:
+            num_blocks = -(-max(self.context_length, MIN_POOL) // block_size)
+        self.max_running, self.max_queue = max_running, max_queue
+        self.block_size, self.num_blocks = block_size, num_blocks
+        limits = Limits(
+            max_running, token_budget, prefix_cache,
+            batch_invariant=options is not None and options.batch_invariant,
+            keeps_state="conv" in self.model.config.layer_kinds,
+        )  # fmt: skip
+        longest = -(-self.context_length // block_size) * block_size
+        self._runner = open_runner(
+            self.model, device, num_blocks, block_size, options, max_running + 1, longest
+        )
+        self._engine = Engine(self._runner, Scheduler(BlockPool(num_blocks, block_size), limits))
+        most = None if max_queue is None else max_running + max_queue
+        self._worker = Worker(self._engine, most)
+        self._numbers = itertools.count()
+        self._close = weakref.finalize(self, self._worker.close)  # at exit, too
 
     def generate(
         self,
-        prompts: str | bytes | Sequence[str | bytes | Sequence[int]],
-        params: SamplingParams | None = None,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Continues each prompt (text, or token ids); the outputs are in the prompts' order."""
-        several = [prompts] if isinstance(prompts, str | bytes) else prompts
-        outputs = []
-        for prompt in several:
-            outputs.append(self.stream(prompt, params).finish())
+        """Continues prompts (texts, or token ids) together; the outputs are in their order.
+
+        params: for all prompts, or a list with one for each.
+
+        Raises:
+            RequestsFailed: some failed; the others ran to their ends.
+        """
+        several = _several(prompts)
+        each = list(params) if isinstance(params, Sequence) else [params] * len(several)
+        if len(each) != len(several):
+            raise TinyrvllmError(f"{len(several)} prompts, but {len(each)} sampling params")
+        streams: list[Stream] = []
+        try:
+            for prompt, its_params in zip(several, each, strict=True):
+                streams.append(self._submit_when_possible(prompt, its_params, streams))
+            for stream in streams:
+                for _ in stream.deltas():
+                    pass
+        except BaseException:  # Ctrl-C in a notebook, too: nothing runs on unseen
+            for stream in streams:
+                stream.abort()
+            raise
+        outputs = [stream.output for stream in streams]
+        if any(output.error is not None for output in outputs):
+            raise RequestsFailed(outputs)
         return outputs
 
-    def stream(
-        self, prompt: str | bytes | Sequence[int], params: SamplingParams | None = None
-    ) -> "Request":
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
         """Continues one prompt; iterating over the result yields text as it is generated."""
-        ids = (
-            self.model.tokenizer.encode(prompt)
-            if isinstance(prompt, str | bytes)
-            else [int(token) for token in prompt]
-        )
-        return Request(self, prompt, ids, params or SamplingParams())
+        return self.submit(prompt, params)
 
     def chat(
         self, messages: Sequence[dict[str, str]], params: SamplingParams | None = None
-    ) -> "Request":
+    ) -> Stream:
         """Answers a conversation, [{"role": "user", "content": "..."}, ...], as `stream` does.
 
         Raises:
             TemplateError: the model has no chat template, or it refuses these messages.
         """
         ids = self.model.encode_chat(list(messages))
-        return Request(self, messages[-1]["content"], ids, params or SamplingParams())
+        stream = self.submit(ids, params)
+        stream.output.prompt = messages[-1]["content"]
+        return stream
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        callback: Callable[[Delta], object] | None = None,
+    ) -> Stream:
+        """Queues a request and returns at once.
+
+        callback: gets each Delta in the worker's thread, so it must be quick, and must not wait
+            for the engine; the Stream is then for its `output` and `abort`.
+
+        Raises:
+            QueueFull: as many requests as may be run and wait already.
+            TinyrvllmError: this cannot be a prompt of this model, or the LLM is closed.
+        """
+        params = params or SamplingParams()
+        tokenizer = self.model.tokenizer
+        ids = (
+            tokenizer.encode(prompt)
+            if isinstance(prompt, str | bytes)
+            else [int(token) for token in prompt]
+        )
+        self.check_prompt(ids)
+        self._check_ids(list(params.logit_bias or {}), "logit_bias: ")
+        id = request_id or f"request-{next(self._numbers)}"
+        request = Request(id, ids, params, tokenizer, self.context_length)
+        stream = Stream(self._worker, self, id, prompt, ids, callback)
+        self._worker.submit(request, stream.sink)
+        return stream
 
     def logits(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> np.ndarray:
         """Logits after the given positions of a sequence of tokens; all of them by default.
@@ -123,8 +193,7 @@ class LLM:
             float32 [len(rows) or len(ids), vocab_size].
         """
         self.check_prompt(ids)
-        wanted = np.arange(len(ids)) if rows is None else np.asarray(rows)
-        return self._run(ids, 0, wanted)
+        return self._worker.call(lambda engine: engine.logits(ids, rows))
 
     def check_prompt(self, ids: Sequence[int]) -> None:
         """Raises a TinyrvllmError unless these tokens can be a prompt of this model."""
@@ -135,111 +204,94 @@ class LLM:
                 f"the prompt has {len(ids):,} tokens, the context {self.context_length:,}: "
                 "shorten the prompt or raise the context (--ctx)"
             )
-        vocab_size = self.model.config.vocab_size
-        if not 0 <= min(ids) <= max(ids) < vocab_size:
-            raise TinyrvllmError(f"token ids must be from 0 to {vocab_size - 1:,}")
+        self._check_ids(ids)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The engine after its last step, JSON-ready.
+
+        step, time (seconds since the start), step_seconds, rows (tokens in the step), block_size,
+        num_blocks, running, waiting, blocks (references and whether cached, by block), totals.
+        """
+        return self._worker.snapshot.as_json()
+
+    def events(self) -> list[tuple[int, str, str, str]]:
+        """The latest (step, event, request, detail), oldest first: admit, prefill, prefix-hit,
+        preempt, abort, finish."""
+        return list(self._engine.scheduler.events)
+
+    def check(self) -> None:
+        """Raises PoolError unless every block of the cache is accounted for."""
+        self._worker.call(lambda engine: engine.check())
+
+    @property
+    def trace(self) -> Trace | None:
+        """Set it to a Trace to have the steps recorded."""
+        return self._engine.trace
+
+    @trace.setter
+    def trace(self, trace: Trace | None) -> None:
+        self._engine.trace = trace
 
     def report(self) -> "Report | None":
         """What the last step cost; None where there is no device."""
         return self._runner.report()
 
-    def _run(self, ids: Sequence[int], start: int, wanted: np.ndarray) -> np.ndarray:
-        """Feeds tokens that follow `start` cached ones; logits [len(wanted), vocab] of rows."""
-        pieces = []
-        for first in range(0, len(ids), PREFILL_CHUNK):
-            chunk = ids[first : first + PREFILL_CHUNK]
-            rows = wanted[(wanted >= first) & (wanted < first + len(chunk))] - first
-            pieces.append(self._runner.run(self._batch(chunk, start + first, rows)))
-        return np.concatenate(pieces)
+    def __enter__(self) -> Self:
+        return self
 
-    def _greedy(self, ids: Sequence[int], steps: int) -> Iterator[int]:
-        """The likeliest tokens after a prompt; the device may be one step ahead of the reader."""
-        last = (len(ids) - 1) // PREFILL_CHUNK * PREFILL_CHUNK
-        if last:
-            self._run(ids[:last], 0, np.arange(0))
-        batch = self._batch(ids[last:], last, np.array([len(ids) - last - 1]))
-        for tokens, flags in self._runner.greedy(batch, steps):
-            check_logits(bool(flags[0] & HAS_NAN), bool(flags[0] & ALL_MASKED))
-            yield int(tokens[0])
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
 
-    def _batch(self, ids: Sequence[int], start: int, rows: np.ndarray) -> Batch:
-        """Tokens that follow `start` cached ones, with logits of some rows."""
-        positions = np.arange(start, start + len(ids), dtype=np.int32)
-        return Batch(
-            token_ids=np.asarray(ids, np.int32),
-            positions=positions,
-            slot_mapping=positions,  # one sequence, its blocks in order: slot = position
-            block_tables=self._block_table,
-            context_lens=positions[-1:] + 1,
-            query_start=np.array([0, len(ids)], np.int32),
-            sample_rows=rows.astype(np.int32),
-            state_slots=np.zeros(1, np.int32),
-        )
+    def close(self) -> None:
+        """Aborts what runs and ends the engine's thread. May be called again."""
+        self._close()
+
+    def _context(self, asked: int | None, block_size: int, num_blocks: int | None) -> int:
+        """The most tokens of a sequence: what was asked for, if model and pool can hold it."""
+        trained = self.model.config.context_length
+        pool = trained if num_blocks is None else num_blocks * block_size
+        context = min(trained, pool) if asked is None else asked
+        if not 1 <= context <= trained:
+            raise TinyrvllmError(
+                f"a context of {context:,} tokens was asked for; "
+                f"this model supports 1 to {trained:,}"
+            )
+        if context > pool:
+            raise TinyrvllmError(
+                f"a context of {context:,} tokens was asked for; {num_blocks:,} blocks of "
+                f"{block_size} hold {pool:,}: raise num_blocks or lower the context"
+            )
+        return context
+
+    def _submit_when_possible(
+        self, prompt: Prompt, params: SamplingParams | None, before: list[Stream]
+    ) -> Stream:
+        """Submits; where the queue is full, waits until the oldest of `before` has ended."""
+        while True:
+            try:
+                return self.submit(prompt, params)
+            except QueueFull:
+                ours = next((s for s in before if s.output.finish_reason is None), None)
+                if ours is None:
+                    raise  # the queue is full of others' requests
+                for _ in ours.deltas():
+                    pass
+
+    def _check_ids(self, ids: Sequence[int], what: str = "") -> None:
+        vocab_size = self.model.config.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+            raise TinyrvllmError(f"{what}token ids must be from 0 to {vocab_size - 1:,}")
 
 
-class Request:
-    """One prompt on its way: iterate for pieces of text; `output` holds what is known so far.
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A list of prompts; a single one (text, or its token ids) becomes a list of one."""
+    is_one = isinstance(prompts, str | bytes) or isinstance(next(iter(prompts), ""), int | np.integer)
+    return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
 
-    Only one request of an LLM runs at a time.
-    """
 
-    def __init__(
-        self,
-        llm: LLM,
-        prompt: str | bytes | Sequence[int],
-        ids: list[int],
-        params: SamplingParams,
-    ) -> None:
-        llm.check_prompt(ids)
-        self.output = RequestOutput(prompt, ids)
-        self._llm = llm
-        self._params = params
-
-    def __iter__(self) -> Iterator[str]:
-        output, params = self.output, self._params
-        decoder = StreamDecoder(self._llm.model.tokenizer)
-        stops = StopStrings(params.stop)
-        start = time.perf_counter()
-        for token in self._tokens():
-            output.token_ids.append(token)
-            output.total_seconds = time.perf_counter() - start
-            if len(output.token_ids) == 1:
-                output.first_token_seconds = output.total_seconds
-            if token in self._llm.model.tokenizer.eos_ids and not params.ignore_eos:
-                output.finish_reason = "stop"
-                break
-            if piece := stops.add(decoder.add(token)):
-                output.text += piece
-                yield piece
-            if stops.stopped:
-                output.finish_reason = "stop"
-                break
-        else:
-            output.finish_reason = "length"
-        rest = "" if stops.stopped else stops.add(decoder.finish()) + stops.finish()
-        if stops.stopped:
-            output.finish_reason = "stop"
-        if rest:
-            output.text += rest
-            yield rest
-
-    def finish(self) -> RequestOutput:
-        """Runs to the end."""
-        for _ in self:
-            pass
-        return self.output
-
-    def _tokens(self) -> Iterator[int]:
-        """Samples until max_tokens or the end of the context; the caller may stop earlier."""
-        llm, pending, cached = self._llm, self.output.prompt_token_ids, 0
-        count = min(self._params.max_tokens, llm.context_length - len(pending) + 1)
-        if self._params.temperature == 0:
-            yield from llm._greedy(pending, count)
-            return
-        sampler = Sampler(self._params)
-        for _ in range(count):
-            logits = llm._run(pending, cached, np.array([len(pending) - 1]))
-            cached += len(pending)
-            token = sampler.sample(logits[0])
-            yield token
-            pending = [token]
+def _check_at_least(name: str, value: int | None, least: int, why: str = "") -> None:
+    if value is not None and value < least:
+        raise TinyrvllmError(f"{name} must be at least {least}{why}, and {value} was given")

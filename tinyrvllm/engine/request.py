@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from tinyrvllm.engine.sampler import Sampler, SamplingParams, TokenLogprobs
 from tinyrvllm.engine.text import StopStrings, StreamDecoder
 from tinyrvllm.errors import TinyrvllmError
@@ -36,6 +38,8 @@ class Delta:
         logprobs: one for each token, if the request asked for them.
         finish_reason: None until the last Delta of a request.
         error: the message, for the finish reason "error".
+        seconds: since the request arrived.
+        num_cached_tokens: of the prompt, found in the prefix cache.
     """
 
     request_id: str
@@ -44,6 +48,8 @@ class Delta:
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    seconds: float = 0.0
+    num_cached_tokens: int = 0
 
 
 @dataclass
@@ -74,6 +80,18 @@ class RequestOutput:
     num_cached_tokens: int = 0
     error: str | None = None
 
+    def add(self, delta: Delta) -> None:
+        """Books what came."""
+        if delta.token_ids:
+            self.first_token_seconds = self.first_token_seconds or delta.seconds
+            self.total_seconds = delta.seconds
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        if delta.logprobs:
+            self.logprobs = (self.logprobs or []) + delta.logprobs
+        self.finish_reason, self.error = delta.finish_reason, delta.error
+        self.request_id, self.num_cached_tokens = delta.request_id, delta.num_cached_tokens
+
 
 class Request:
     """A request inside the engine; only the engine's thread touches it.
@@ -99,13 +117,14 @@ class Request:
         self.num_prompt = len(self.ids)
         self.params = params
         self.limit = min(params.max_tokens, context_length - self.num_prompt + 1)
-        self.sampler = Sampler(params)
+        self.sampler = Sampler(params, self.ids if params.is_penalised else ())
         self.arrived = time.perf_counter()
         self.computed = 0
         self.blocks: list[int] = []
         self.hashes: list[bytes] = []  # of whole blocks of ids, as far as they have been needed
         self.published = 0  # whole blocks that were offered to the prefix cache
         self.state_slot = -1
+        self.saved_state: list[np.ndarray] | None = None  # to begin with, where a prefix was found (LFM2)
         self.num_cached: int | None = None  # prompt tokens found at the first admission
         self.preemptions = 0
         self._tokenizer = tokenizer
@@ -137,9 +156,21 @@ class Request:
             text += self._stops.add(self._decoder.finish()) + self._stops.finish()
             if self._stops.stopped:
                 reason = "stop"
-        return Delta(self.id, text, [token], [logprobs] if logprobs else None, reason)
+        return self._delta(text, [token], [logprobs] if logprobs else None, reason)
 
     def cut_off(self, reason: FinishReason, error: str | None = None) -> Delta:
         """The last Delta of a request that ends early: what was held back is shown."""
         text = self._stops.add(self._decoder.finish()) + self._stops.finish()
-        return Delta(self.id, text, [], None, reason, error)
+        return self._delta(text, [], None, reason, error)
+
+    def _delta(
+        self,
+        text: str,
+        token_ids: list[int],
+        logprobs: list[TokenLogprobs] | None,
+        reason: FinishReason | None,
+        error: str | None = None,
+    ) -> Delta:
+        seconds = time.perf_counter() - self.arrived
+        cached = self.num_cached or 0
+        return Delta(self.id, text, token_ids, logprobs, reason, error, seconds, cached)

@@ -1,6 +1,6 @@
 """From logits to a token: temperature, top-k, top-p, min-p, with a generator per request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,6 +88,17 @@ class SamplingParams:
                     f"{name} must be {expected}, and {getattr(self, name)!r} was given"
                 )
 
+    @property
+    def is_penalised(self) -> bool:
+        """Whether what was sampled changes the logits."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+    @property
+    def is_argmax(self) -> bool:
+        """Whether each token is simply the likeliest, and nobody asks how likely it is."""
+        plain = self.temperature == 0 and not self.is_penalised and not self.logit_bias
+        return plain and self.logprobs is None
+
 
 def check_logits(has_nan: bool, all_masked: bool) -> None:
     """Raises LogitsError for a row of logits with a NaN, or in which no token is possible."""
@@ -99,13 +110,15 @@ def check_logits(has_nan: bool, all_masked: bool) -> None:
 class Sampler:
     """Picks the tokens of one request.
 
-    The cuts apply in vLLM's order: temperature, min-p, top-k, top-p. One uniform number is drawn
-    per sampled token, so a seed gives the same text whatever else runs beside this request.
+    In vLLM's order: logit bias, penalties, temperature, min-p, top-k, top-p. One uniform number is
+    drawn per sampled token, so a seed gives the same text whatever else runs beside this request.
     """
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, prompt_ids: Sequence[int] = ()) -> None:
         self.params = params
         self.generator = np.random.default_rng(params.seed)
+        self._prompt = np.unique(np.asarray(prompt_ids, np.int64))
+        self._counts: dict[int, int] = {}  # of the tokens sampled so far
 
     def sample(self, logits: np.ndarray) -> int:
         """The next token of a row of logits, float32 [vocab].
@@ -118,9 +131,45 @@ class Sampler:
         best = int(np.argmax(logits))
         # argmax finds a NaN first
         check_logits(bool(np.isnan(logits[best])), bool(logits[best] == -np.inf))
-        if self.params.temperature == 0 or logits[best] == np.inf:
-            return best
-        tokens, probabilities = self._candidates(logits, logits[best])
+        if logits[best] < np.inf:
+            adjusted = self._adjusted(logits)
+            best = int(np.argmax(adjusted))
+            if self.params.temperature > 0:
+                best = self._draw(adjusted, adjusted[best])
+        if self.params.is_penalised:
+            self._counts[best] = self._counts.get(best, 0) + 1
+        return best
+
+    def logprobs(self, logits: np.ndarray, token: int) -> TokenLogprobs:
+        """How likely a token is by a row of logits, and which are the likeliest."""
+        shifted = logits.astype(np.float64) - logits.max()
+        all_logprobs = shifted - np.log(np.exp(shifted).sum())
+        wanted = min(self.params.logprobs or 0, len(logits))
+        top = np.argpartition(-all_logprobs, wanted - 1)[:wanted] if wanted else np.arange(0)
+        top = top[np.lexsort((top, -all_logprobs[top]))]
+        listed = tuple((int(id), float(all_logprobs[id])) for id in top)
+        return TokenLogprobs(token, float(all_logprobs[token]), listed)
+
+    def _adjusted(self, logits: np.ndarray) -> np.ndarray:
+        """With bias and penalties; the row itself where there are none."""
+        params = self.params
+        if not (params.logit_bias or params.is_penalised):
+            return logits
+        logits = logits.copy()
+        for id, bias in (params.logit_bias or {}).items():
+            logits[id] += bias
+        answer = np.array(list(self._counts), np.int64)
+        counts = np.array(list(self._counts.values()), np.float32)
+        if params.repetition_penalty != 1:
+            seen = np.union1d(self._prompt, answer)
+            rows, penalty = logits[seen], np.float32(params.repetition_penalty)
+            logits[seen] = np.where(rows > 0, rows / penalty, rows * penalty)
+        logits[answer] -= np.float32(params.frequency_penalty) * counts
+        logits[answer] -= np.float32(params.presence_penalty)
+        return logits
+
+    def _draw(self, logits: np.ndarray, top: np.float32) -> int:
+        tokens, probabilities = self._candidates(logits, top)
         cumulative = np.cumsum(probabilities)
         draw = self.generator.random() * cumulative[-1]
         return int(tokens[min(np.searchsorted(cumulative, draw, side="right"), len(tokens) - 1)])

@@ -7,6 +7,7 @@ recording (CPU) and GPU.
 """
 
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,13 +52,18 @@ class Profile:
                 alone = Commands(device, pipeline.name)
                 with alone, alone._encoder(concurrent) as encoder:
                     encoder.dispatch(pipeline, groups, *arguments, **named)
-                row = profile.rows[pipeline.name, work, groups[0] * groups[1] * groups[2]]
-                row.calls += 1
-                row.seconds += alone.gpu_seconds
+                count = groups[0] * groups[1] * groups[2]
+                profile.add(pipeline.name, work, count, alone.gpu_seconds)
                 self.commands.dispatches += 1
 
         with device.objc.pool(), Profiling(commands, concurrent) as encoder:
             yield encoder
+
+    def add(self, kernel: str, work: Work, threadgroups: int, seconds: float) -> None:
+        """Counts a dispatch that has just ended."""
+        row = self.rows[kernel, work, threadgroups]
+        row.calls += 1
+        row.seconds += seconds
 
     def print(self) -> None:
         """The table, most expensive first, on stderr."""
@@ -72,6 +78,25 @@ class Profile:
                 f"{row.seconds / row.calls * 1e6:9.1f} {rate:7.1f} {groups:12}",
                 file=sys.stderr,
             )
+
+
+class Timeline(Profile):
+    """When each dispatch ran, in order, instead of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dispatches: list[tuple[str, float, float]] = []
+
+    def add(self, kernel: str, work: Work, threadgroups: int, seconds: float) -> None:
+        self._dispatches.append((kernel, time.perf_counter() - seconds, seconds))
+
+    def take(self) -> list[tuple[str, float, float]]:
+        """(kernel, start by time.perf_counter, seconds) of the dispatches since the last call."""
+        taken, self._dispatches = self._dispatches, []
+        return taken
+
+    def print(self) -> None:
+        """Nothing: whoever asked for a timeline takes it."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -25,12 +25,29 @@ class Runner(Protocol):
         """One step; logits float32 [len(batch.sample_rows), vocab_size]."""
         ...
 
-    def greedy(self, batch: Batch, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def greedy(self, batch: Batch, steps: int) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """The likeliest token of each sampled row, then of each sequence's next steps.
 
         Yields (token ids, flags of batch.py), int32 [R] each. For more than one step the batch
         samples the last row of each sequence, and block tables have room for the steps' tokens.
         """
+        ...
+
+    def state(self, slot: int) -> list[np.ndarray]:
+        """A copy of the convolution state of a sequence (LFM2), after the last step."""
+        ...
+
+    def set_state(self, slot: int, state: list[np.ndarray]) -> None:
+        """Lets a sequence go on from a state that `state` has returned."""
+        ...
+
+    def dispatches(self) -> list[tuple[str, float, float]]:
+        """(kernel, start by time.perf_counter, seconds) since the last call, once
+        `time_dispatches` was called; nothing where there is no device."""
+        ...
+
+    def time_dispatches(self) -> None:
+        """From now on each dispatch runs, and is timed, alone: slower, and for timelines."""
         ...
 
     def report(self) -> "Report | None":
@@ -39,9 +56,18 @@ class Runner(Protocol):
 
 
 def open_runner(
-    model: Model, device: str, num_blocks: int, block_size: int, options: Options | None = None
+    model: Model,
+    device: str,
+    num_blocks: int,
+    block_size: int,
+    options: Options | None = None,
+    max_seqs: int = 64,
+    max_context: int | None = None,
 ) -> Runner:
     """The model on the device of that name; its KV pool has `num_blocks` of `block_size` slots.
+
+    max_seqs: sequences that may hold a convolution state at a time (LFM2).
+    max_context: tokens of the longest sequence; whole blocks. Default: it may have all of them.
 
     Raises:
         TinyrvllmError: no such device, or it cannot run a model here; never a silent fallback.
@@ -51,21 +77,22 @@ def open_runner(
     if device == "auto":
         device = choose_device()
     if device == "cpu":
-        if options not in (None, Options()):
+        invariant = options is not None and options.batch_invariant
+        if options not in (None, Options(batch_invariant=invariant)):
             raise TinyrvllmError(
                 "device 'cpu' is numpy and has no kernels to choose between: --no-fuse, "
-                "--batch-invariant, --kv-type f32, --indirect and --kernel go with --device soft "
-                "or metal"
+                "--kv-type f32, --indirect and --kernel go with --device soft or metal"
             )
         from tinyrvllm.runner.numpy import NumpyRunner
 
-        return NumpyRunner(model, num_blocks, block_size)
+        return NumpyRunner(model, num_blocks, block_size, max_seqs, batch_invariant=invariant)
     if device == "cuda":
         raise TinyrvllmError("device 'cuda' is not built yet: use --device soft or cpu")
     from tinyrvllm.mtl import open_device
     from tinyrvllm.runner.metal import MetalRunner
 
-    return MetalRunner(model, open_device(device), num_blocks, block_size, options=options)
+    opened = open_device(device)
+    return MetalRunner(model, opened, num_blocks, block_size, max_seqs, options, max_context)
 
 
 def choose_device() -> str:

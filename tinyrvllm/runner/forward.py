@@ -229,5 +229,9 @@ class Body:
 
 
 def can_fuse(config: ModelConfig, options: Options, rows: int) -> bool:
-    """Whether norms can be folded: matvec does the multiplications, and no norm follows them."""
-    return options.fuse and not config.post_norms and rows <= MATVEC_ROWS
+    """Whether norms can be folded: matvec does the multiplications, and no norm follows them.
+
+    Not where the number of rows must make no difference: a folded norm adds up in another order.
+    """
+    fuse = options.fuse and not options.batch_invariant
+    return fuse and not config.post_norms and rows <= MATVEC_ROWS

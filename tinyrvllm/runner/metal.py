@@ -1,7 +1,7 @@
 """The model on a Metal device: one command buffer a step, replayed from recorded programs."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from statistics import median
 
@@ -14,6 +14,7 @@ from tinyrvllm.kernels.launch import Launch, Span, encode, whole
 from tinyrvllm.kernels.step import RESULT_BYTES
 from tinyrvllm.model import Model
 from tinyrvllm.mtl import Commands, Device, ResidencySet
+from tinyrvllm.mtl.profile import Timeline
 from tinyrvllm.runner.batch import Batch, slice_batch
 from tinyrvllm.runner.forward import Forward, can_fuse
 from tinyrvllm.runner.head import Head
@@ -29,6 +30,7 @@ class MetalRunner:
     """Runs batches through the kernels, keeping keys and values in `num_blocks` blocks.
 
     max_seqs: sequences that may hold a convolution state at a time (LFM2).
+    max_context: tokens of the longest sequence; whole blocks. Default: it may have all of them.
     """
 
     def __init__(
@@ -39,11 +41,12 @@ class MetalRunner:
         block_size: int = 16,
         max_seqs: int = 64,
         options: Options | None = None,
+        max_context: int | None = None,
     ) -> None:
         self.config = config = model.config
         self.device = device
         self.options = options = options or Options()
-        self.max_context = max_context = num_blocks * block_size
+        self.max_context = max_context = max_context or num_blocks * block_size
         self.layout = layout = KvLayout(
             num_blocks, block_size, config.num_kv_heads, config.head_dim, options.kv_f32
         )
@@ -55,6 +58,7 @@ class MetalRunner:
         # Two, so that one can be read while the next step writes the other.
         self.results = [device.buffer(RESULT_BYTES * self.max_rows, f"results {i}") for i in (0, 1)]
         pools = self._pools(conv.state_bytes(max_seqs, config.hidden_size, config.conv_kernel))
+        self._state_shape = max_seqs, config.conv_kernel - 1, config.hidden_size
         self.forward = Forward(config, tensors, self.step, self.scratch, layout, pools, options)
         self.head = Head(self.forward, self.max_samples)
         self.last_programs: list[Program] = []  # of the last command buffer, for reports
@@ -97,7 +101,7 @@ class MetalRunner:
             logits[wanted] = self._view("logits", np.float32, len(wanted), self.config.vocab_size)
         return logits
 
-    def greedy(self, batch: Batch, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def greedy(self, batch: Batch, steps: int) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """The likeliest token of each sampled row, then of each sequence's next steps.
 
         Yields (token ids, flags), int32 [R] each: see argmax.launches. For more than one step the
@@ -149,6 +153,22 @@ class MetalRunner:
                 self._finish(self._submit(programs))
                 programs = []
                 yield wanted[some : some + self.max_samples]
+
+    def state(self, slot: int) -> list[np.ndarray]:
+        """A copy of a sequence's convolution state."""
+        self._settle()
+        return [states[slot].copy() for states in self._states()]
+
+    def set_state(self, slot: int, state: list[np.ndarray]) -> None:
+        """Lets a sequence go on from a state that `state` has returned."""
+        self._settle()
+        for states, saved in zip(self._states(), state, strict=True):
+            states[slot] = saved
+
+    def _states(self) -> list[np.ndarray]:
+        """[max_seqs, taps - 1, hidden] of each short convolution."""
+        pools = [pool[0] for pool in self.forward.pools if len(pool) == 1]
+        return [pool.buffer.numpy(np.float32, self._state_shape) for pool in pools]
 
     # ---- decode steps that follow one another on the device
 
@@ -207,6 +227,15 @@ class MetalRunner:
             microseconds=1e6 * median(self._seconds or [0.0]),
             kernels=Counter(launch.kernel for launch in launches),
         )
+
+    def time_dispatches(self) -> None:
+        """From now on each dispatch runs in a command buffer of its own; see `dispatches`."""
+        self.device.profile = Timeline()
+
+    def dispatches(self) -> list[tuple[str, float, float]]:
+        """(kernel, start by time.perf_counter, seconds on the device) since the last call."""
+        timeline = self.device.profile
+        return timeline.take() if isinstance(timeline, Timeline) else []
 
     # ---- programs and command buffers
 

@@ -1,7 +1,7 @@
 """The oracle behind the method that every device has: run(batch) -> logits."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -11,7 +11,7 @@ from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.layers import attention_mask
 from tinyrvllm.model.reference import Piece, Reference
 from tinyrvllm.model.weights import Weights
-from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch
+from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch, slice_batch
 
 QUERY_TILE: Final = 256  # rows of a prompt at once: their scores are heads * 256 * context floats
 
@@ -27,7 +27,8 @@ class NumpyRunner:
     """Runs batches on the CPU, keeping keys and values in `num_blocks` blocks of `block_size` slots.
 
     `max_seqs` sequences may hold a convolution state at a time (LFM2). The pools are memory that is
-    reserved but not touched before it is used.
+    reserved but not touched before it is used. BLAS adds up in another order for another number of
+    rows: with `batch_invariant`, each sequence is computed alone.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class NumpyRunner:
         block_size: int = 16,
         max_seqs: int = 64,
         dtype: type[np.floating] = np.float32,
+        batch_invariant: bool = False,
     ) -> None:
         config = model.config
+        self.batch_invariant = batch_invariant
         self.reference = Reference(config, model.weights, dtype)
         self.block_size = block_size
         kv_shape = (num_blocks * block_size, config.num_kv_heads, config.head_dim)
@@ -55,11 +58,17 @@ class NumpyRunner:
 
     def run(self, batch: Batch) -> np.ndarray:
         """Compute one step: logits of the rows `batch.sample_rows`, float32 [R, vocab]."""
+        if self.batch_invariant and batch.num_seqs > 1:
+            logits = np.empty((len(batch.sample_rows), self.reference.config.vocab_size), np.float32)
+            for first, end in pairwise(batch.query_start.tolist()):
+                part, wanted = slice_batch(batch, first, end)
+                logits[wanted] = self.run(part)
+            return logits
         cache = PagedCache(self, batch)
         hidden = self.reference.forward(batch.token_ids, batch.positions, cache)
         return self.reference.logits(hidden[batch.sample_rows]).astype(np.float32, copy=False)
 
-    def greedy(self, batch: Batch, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def greedy(self, batch: Batch, steps: int) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """The likeliest token of each sampled row, then of each sequence's next steps.
 
         Yields (token ids, flags), int32 [R] each, as MetalRunner.greedy does: NaN never wins, and
@@ -75,8 +84,23 @@ class NumpyRunner:
             if step + 1 < steps:
                 batch = batch.after(tokens, self.block_size)
 
+    def state(self, slot: int) -> list[np.ndarray]:
+        """A copy of a sequence's convolution state."""
+        return [states[slot].copy() for states in self.conv_states.values()]
+
+    def set_state(self, slot: int, state: list[np.ndarray]) -> None:
+        """Lets a sequence go on from a state that `state` has returned."""
+        for states, saved in zip(self.conv_states.values(), state, strict=True):
+            states[slot] = saved
+
     def report(self) -> None:
         """No device, so nothing that a device was asked for."""
+
+    def time_dispatches(self) -> None:
+        """There are none."""
+
+    def dispatches(self) -> list[tuple[str, float, float]]:
+        return []
 
 
 class PagedCache:
