@@ -1,0 +1,248 @@
+"""A model behind OpenAI's API: python -m tinyrvllm.serve --model my.gguf."""
+
+import argparse
+import asyncio
+import ipaddress
+import os
+import socket
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from tinyrvllm import hub
+from tinyrvllm.errors import TinyrvllmError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from tinyrvllm.engine.llm import LLM
+
+KEY_VARIABLE = "TINYRVLLM_API_KEY"
+EXAMPLES = f"""\
+examples:
+  python -m tinyrvllm.serve                                 then open http://127.0.0.1:8000
+  python -m tinyrvllm.serve --model my.gguf --ctx 4096 --max-num-seqs 8
+  python -m tinyrvllm.serve --num-blocks 64                 a small pool: watch it preempt
+  {KEY_VARIABLE}=secret python -m tinyrvllm.serve --host 0.0.0.0
+
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{{"messages": [{{"role": "user", "content": "Why is the sky blue?"}}], "stream": true}}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none")
+
+what answers where:
+  /                      a page: chat, and the engine live: batch, blocks, who waits
+  /v1/completions        OpenAI's, with top_k, min_p, repetition_penalty and ignore_eos as in vLLM
+  /v1/chat/completions   OpenAI's, for models with a chat template
+  /v1/models             the one model
+  /tokenize, /detokenize text to token ids and back
+  /health, /metrics      200 while it lives; Prometheus, under vLLM's names
+  /engine                the last step as JSON, which the page draws
+
+how much memory a context takes: a block holds the keys and values of --block-size tokens;
+--num-blocks of them are shared by all requests. When they are all held, the youngest request
+gives its blocks back and is fed again later: nothing is lost but time.
+
+Ctrl-C (or SIGTERM) takes no new requests and finishes those that run, for --grace seconds at most;
+a second one ends them at once.
+exit status: 0 ended as asked, 2 a mistake in the request (one line says which)
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; flag names are vLLM's and llama.cpp's."""
+    top = argparse.ArgumentParser(
+        prog="python -m tinyrvllm.serve",
+        description="Serve a GGUF model over HTTP, many requests in one batch.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = top.add_argument
+    add(
+        "-m", "--model", default=hub.DEFAULT_MODEL, metavar="MODEL",
+        help="a GGUF file or a built-in name (default: %(default)s)",
+    )
+    add("-hf", "--hf", metavar="USER/REPO[:QUANT]", help="a Hugging Face repository")
+    add(
+        "-c", "--ctx", "--max-model-len", type=int, metavar="N",
+        help="tokens of a request, prompt and answer together (default: the model's own)",
+    )
+    door = top.add_argument_group("the door")
+    add = door.add_argument
+    add("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    add("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+    add(
+        "--api-key", metavar="KEY",
+        help=f"clients must know it; better in {KEY_VARIABLE}, which other users cannot see",
+    )
+    add(
+        "-a", "--served-model-name", "--alias", metavar="NAME",
+        help="what clients call the model (default: the file's name)",
+    )
+    add(
+        "--grace", type=float, default=30, metavar="S",
+        help="seconds that running requests have to finish at the end (default: %(default)s)",
+    )
+    add("--verbose", action="store_true", help="a line for each HTTP request")
+    engine = top.add_argument_group("the engine")
+    add = engine.add_argument
+    add(
+        "--max-num-seqs", "--max-running", type=int, default=32, metavar="N", dest="max_running",
+        help="requests in the batch at a time (default: %(default)s)",
+    )
+    add(
+        "--max-queue", type=int, default=256, metavar="N",
+        help="requests that may wait; one more is told to come back (429) (default: %(default)s)",
+    )
+    add(
+        "--max-num-batched-tokens", type=int, default=512, metavar="N", dest="token_budget",
+        help="tokens in one step: prompts are cut up so that decoding never waits "
+        "(default: %(default)s)",
+    )
+    add("--block-size", type=int, default=16, metavar="N", help="tokens of a block (default: 16)")
+    add(
+        "--num-blocks", type=int, metavar="N",
+        help="blocks of the KV cache (default: as the engine sees fit)",
+    )
+    add(
+        "--no-prefix-cache", "--no-enable-prefix-caching", action="store_true",
+        help="compute every prompt whole, also where it begins like an earlier one",
+    )
+    add("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev when it ends")
+    where = top.add_argument_group("where and how")
+    add = where.add_argument
+    add(
+        "--device", default="auto", metavar="NAME",
+        help="auto, metal, soft, soft:check, cuda or cpu (default: %(default)s)",
+    )
+    add("--metal", action="store_const", const="metal", dest="device", help="--device metal")
+    add(
+        "--batch-invariant", action="store_true",
+        help="a request's tokens do not depend on what else is in the batch; slower",
+    )
+    add(
+        "--kv-type", choices=("f16", "f32"), default="f16",
+        help="numbers of the KV cache on a device (default: %(default)s)",
+    )
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; returns its exit status."""
+    args = parser().parse_args(argv)
+    try:
+        run(args)
+        return 0
+    except TinyrvllmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before the server has taken the signals
+        return 130
+
+
+def run(args: argparse.Namespace) -> None:
+    """What `main` does, with errors as exceptions."""
+    try:
+        import uvicorn
+
+        from tinyrvllm.server.app import create_app
+    except ModuleNotFoundError as error:
+        raise TinyrvllmError(
+            f'the server needs the package {error.name}: pip install "tinyrvllm[serve]"'
+        ) from None
+    listener = listen(args.host, args.port)  # before the model is loaded: it may fail
+    key = args.api_key or os.environ.get(KEY_VARIABLE) or None
+    if not key and not is_loopback(args.host):
+        print(
+            f"warning: whoever reaches {args.host} can use this server; set {KEY_VARIABLE}",
+            file=sys.stderr,
+        )
+    llm, name = load(args)
+    with llm:
+        config = uvicorn.Config(
+            create_app(llm, name, key),
+            log_level="info" if args.verbose else "error",
+            access_log=args.verbose,
+            timeout_graceful_shutdown=max(1, round(args.grace)),
+            server_header=False,
+            lifespan="off",
+        )
+        port = listener.getsockname()[1]
+        host = f"[{args.host}]" if ":" in args.host else args.host
+        print(f"{name}: page http://{host}:{port}/, API http://{host}:{port}/v1", flush=True)
+        graceful_server(config).run(sockets=[listener])
+
+
+def load(args: argparse.Namespace) -> "tuple[LLM, str]":
+    """The engine that the flags ask for, and its model's name."""
+    from tinyrvllm.engine.llm import LLM
+    from tinyrvllm.runner.options import Options
+
+    path = hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
+    built_in = not args.hf and args.model in hub.BUILT_IN
+    llm = LLM(
+        path,
+        args.device,
+        args.ctx,
+        Options(batch_invariant=args.batch_invariant, kv_f32=args.kv_type == "f32"),
+        block_size=args.block_size,
+        num_blocks=args.num_blocks,
+        max_running=args.max_running,
+        max_queue=args.max_queue,
+        token_budget=args.token_budget,
+        prefix_cache=not args.no_prefix_cache,
+    )
+    return llm, args.served_model_name or (args.model if built_in else path.stem)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises TinyrvllmError where the address cannot be had."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, number)
+        if os.name != "nt":  # there it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        raise TinyrvllmError(
+            f"cannot listen on {host}, port {port}: {error}; --port 0 takes a free one"
+        ) from None
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def graceful_server(config: "uvicorn.Config") -> "uvicorn.Server":
+    """A uvicorn server which a first signal lets finish what runs, and a second does not."""
+    import uvicorn
+
+    class GracefulServer(uvicorn.Server):
+        async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+            self.loop = asyncio.get_running_loop()
+            await super().serve(sockets)
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if self.should_exit:
+                print("ending what runs", file=sys.stderr)
+                self.loop.call_soon_threadsafe(self.cancel_all)
+            elif self.server_state.tasks:
+                print("finishing what runs; once more to end it", file=sys.stderr)
+            self.should_exit = True
+
+        def cancel_all(self) -> None:
+            for task in self.server_state.tasks:
+                task.cancel()
+
+    return GracefulServer(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
