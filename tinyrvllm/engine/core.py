@@ -1,6 +1,7 @@
 """The engine: schedule, run, pick tokens; one step at a time, in one thread."""
 
 import time
+from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Pick = tuple[Request, int, TokenLogprobs | None] | tuple[Request, LogitsError, None]
 LOGITS_CHUNK = 512  # tokens in one step of `logits`
+RECENT_STEPS = 120  # that a snapshot tells of
 
 
 class Engine:
@@ -36,6 +38,7 @@ class Engine:
         self._chained: list[Request] = []  # the rows of the chain
         self._chain_left = 0  # its steps to come
         self._work = Work()  # the last step's
+        self._recent: deque[tuple[int, list[tuple[str, int]]]] = deque(maxlen=RECENT_STEPS)
         self._start = time.perf_counter()
         self._step_seconds = 0.0
 
@@ -62,6 +65,8 @@ class Engine:
         if not work:
             return []
         self.scheduler.totals.steps += 1
+        rows_by_id = [(request.id, rows) for request, rows in work]
+        self._recent.append((self.scheduler.totals.steps, rows_by_id))
         for request, rows in work:
             if rows > 1:
                 self.scheduler.event("prefill", request, f"{rows} tokens")
@@ -117,7 +122,8 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """The state after the last step; a copy."""
         now = time.perf_counter() - self._start
-        return Snapshot.of(self.scheduler, self._work, now, self._step_seconds)
+        recent = list(self._recent)
+        return Snapshot.of(self.scheduler, self._work, recent, now, self._step_seconds)
 
     # ---- one step
 

@@ -210,7 +210,8 @@ class LLM:
         """The engine after its last step, JSON-ready.
 
         step, time (seconds since the start), step_seconds, rows (tokens in the step), block_size,
-        num_blocks, running, waiting, blocks (references and whether cached, by block), totals.
+        num_blocks, running, waiting, blocks (references and whether cached, by block), totals,
+        recent_steps ((step, [(request, tokens fed)]) of the last ones).
         """
         return self._worker.snapshot.as_json()
 
@@ -218,6 +219,11 @@ class LLM:
         """The latest (step, event, request, detail), oldest first: admit, prefill, prefix-hit,
         preempt, abort, finish."""
         return list(self._engine.scheduler.events)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether requests are still run: it is not closed, and its thread has not died."""
+        return self._worker.is_usable
 
     def check(self) -> None:
         """Raises PoolError unless every block of the cache is accounted for."""

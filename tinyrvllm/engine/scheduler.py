@@ -17,7 +17,6 @@ from tinyrvllm.engine.block_pool import BlockPool, chain
 from tinyrvllm.engine.request import Request
 
 Work = list[tuple[Request, int]]  # requests and how many of their pending tokens to feed
-INVARIANT_CHUNK = 64  # tokens of a prompt in one step in batch_invariant mode; whole blocks
 
 
 @dataclass
@@ -45,6 +44,7 @@ class Limits:
         prefix_cache: whether prompts may share blocks.
         batch_invariant: cut prompts at fixed places and compute a token always in the same way, so
             that a request's numbers are those it has when it runs alone.
+        chunk: tokens of a prompt in one step in batch_invariant mode, about; whole blocks.
         keeps_state: a sequence has a state besides its blocks (LFM2), so a shared prefix is of use
             only up to where the state was saved.
     """
@@ -53,6 +53,7 @@ class Limits:
     token_budget: int = 512
     prefix_cache: bool = True
     batch_invariant: bool = False
+    chunk: int = 64
     keeps_state: bool = False
 
 
@@ -70,7 +71,7 @@ class Scheduler:
     def __post_init__(self) -> None:
         self._state_slots = list(reversed(range(self.limits.max_running)))
         size = self.pool.block_size
-        self.chunk = max(1, INVARIANT_CHUNK // size) * size
+        self.chunk = max(1, self.limits.chunk // size) * size
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)

@@ -17,9 +17,15 @@ class Snapshot:
 
     @classmethod
     def of(
-        cls, scheduler: Scheduler, work: Work, now: float, step_seconds: float
+        cls,
+        scheduler: Scheduler,
+        work: Work,
+        recent: list[tuple[int, list[tuple[str, int]]]],
+        now: float,
+        step_seconds: float,
     ) -> "Snapshot":
-        """`work`: the last step's. `now`: seconds since the engine's start."""
+        """`work`: the last step's. `recent`: (step, [(request, rows)]) of steps up to it.
+        `now`: seconds since the engine's start."""
         rows = {request.id: count for request, count in work}
         state = {
             "step": scheduler.totals.steps,
@@ -38,6 +44,7 @@ class Snapshot:
                 }
                 for request in scheduler.waiting
             ],
+            "recent_steps": recent,
             "totals": asdict(scheduler.totals),
         }
         return cls(state, scheduler.pool.refs.tobytes(), bytes(scheduler.pool.cached))

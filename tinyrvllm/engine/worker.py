@@ -44,6 +44,11 @@ class Worker:
     def is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether a request would be run: not closed, and the thread has not died."""
+        return not self._closed and (self._thread is None or self._thread.is_alive())
+
     def submit(self, request: Request, sink: Sink) -> None:
         """Queues a request. `sink` gets its Deltas in the worker's thread, the last one with a
         finish reason.
