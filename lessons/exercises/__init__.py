@@ -1,0 +1,1 @@
+"""The stubs and statements, by lesson; `pytest lessons/exercises -k 05` judges what is in them."""

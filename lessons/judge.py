@@ -1,0 +1,272 @@
+"""Judges a kernel: runs it on the checking device and says where it first goes wrong.
+
+In this order: it does not compile; the device found a fault (out of bounds, a race, a barrier that
+not all reach ...); a wrong value. A wrong value is traced to a line: the thread that wrote it runs
+once more, statement by statement, and the first variable that leaves the specification names it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lessons.spec import Case, Size, Task, Thread, Watched
+from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.mtl.library import PRELUDE, splice
+from tinyrvllm.soft.cpu import access_log
+from tinyrvllm.soft.cpu.execute import Dispatch, run
+from tinyrvllm.soft.cpu.following import Event, follow
+from tinyrvllm.soft.cpu.library import SoftKernel, compile_library
+from tinyrvllm.soft.cpu.report import Report
+from tinyrvllm.soft.msl import MSLError
+
+SEED = 7
+DIVERGENCE = ("barrier-divergence", "early-return", "simd-divergence", "simd-return")
+
+
+class Wrong(Exception):
+    """What is wrong and at which line of the file; str() of it is the report."""
+
+    def __init__(self, file: str, line: int, what: str, *more: str) -> None:
+        super().__init__("\n".join([f"{file}:{line}: {what}", *more]))
+        self.line = line
+
+
+@dataclass
+class Outcome:
+    """One run in checking mode."""
+
+    arrays: list[np.ndarray]
+    reports: list[Report]
+    log: access_log.DispatchLog
+
+
+class Judge:
+    """One file against one task. Raises Wrong from `__init__` when the file does not compile."""
+
+    def __init__(self, task: Task, path: Path) -> None:
+        self.task, self.path = task, path
+        try:
+            self.text = PRELUDE + splice(path)
+            library = compile_library(self.text, filename=path.name, check=True)
+        except MSLError as error:
+            raise self._compiler_error(error) from None
+        except TinyrvllmError as error:  # an #include of what does not exist
+            raise Wrong(path.name, 1, str(error)) from None
+        if task.kernel not in library.functions:
+            known = ", ".join(library.functions) or "none"
+            raise Wrong(path.name, 1, f"expected a kernel named {task.kernel!r}, found {known}")
+        self.library = library
+
+    def _compiler_error(self, error: MSLError) -> Wrong:
+        first, _, rest = str(error).partition("\n")
+        file, line, *text = first.split(":", 4)
+        if line.isdigit() and file == self.path.name:
+            return Wrong(file, int(line), f"it does not compile:{text[-1]}", rest)
+        return Wrong(self.path.name, 1, f"it does not compile: {error}")
+
+    # ---- running
+
+    def _dispatch(self, case: Case, follows: bool) -> tuple[Dispatch, list[np.ndarray]]:
+        library = self.library
+        if follows:
+            library = compile_library(self.text, filename=self.path.name, follow=True)
+        info = library.functions[self.task.kernel]
+        names = {c.name: index for index, c in info.function_constants.items()}
+        constants = {names[name]: value for name, value in case.constants.items() if name in names}
+        try:
+            kernel: SoftKernel = library.kernel(self.task.kernel, constants)
+            arrays = [_aligned(array) for array in case.arguments]
+            bound = {slot: (array.ctypes.data, array.nbytes) for slot, array in enumerate(arrays)}
+            grid = _times(case.groups, case.threads)
+            return Dispatch(kernel, bound, grid, case.threads), arrays
+        except MSLError as error:
+            raise self._compiler_error(error) from None
+        except ValueError as error:  # too many threads or arguments for this kernel
+            raise Wrong(self.path.name, info.line, str(error)) from None
+
+    def run(self, case: Case) -> Outcome:
+        """Runs a case with everything observed."""
+        with access_log.record() as log:
+            arrays, reports = self._run(case)
+        return Outcome(arrays, reports, log.dispatches[0])
+
+    def _run(self, case: Case) -> tuple[list[np.ndarray], list[Report]]:
+        dispatch, arrays = self._dispatch(case, follows=False)
+        return arrays, run([dispatch], threads=1)
+
+    def events(self, case: Case, thread: Thread) -> list[Event]:
+        """What one thread does, statement by statement, in the student's own file."""
+        dispatch, _ = self._dispatch(case, follows=True)
+        return [e for e in follow(dispatch, thread.position) if e.file == self.path.name]
+
+    # ---- judging
+
+    def check(self, case: Case) -> None:
+        """Runs a case. Raises Wrong at the first thing that is wrong with it."""
+        arrays, reports = self._run(case)
+        faults = [r for r in reports if not r.warning]
+        wrong = [slot for slot in sorted(case.expected) if not self._right(case, slot, arrays).all()]
+        if not faults and not wrong:
+            return
+        outcome = self.run(case)  # once more, with every access logged
+        # Threads that part at a barrier cause races: they come first. A warning is no fault, but
+        # with a wrong value it is the clue.
+        reports = sorted(outcome.reports, key=lambda r: (r.warning, r.kind not in DIVERGENCE))
+        if reports:
+            raise self._fault(reports[0], outcome.log, f"  in the case: {case.title}")
+        raise self._wrong_value(case, outcome, wrong[0])
+
+    def _right(self, case: Case, slot: int, arrays: list[np.ndarray]) -> np.ndarray:
+        """Which elements are as the specification has them: [elements of expected] of bool."""
+        expected = case.expected[slot].reshape(-1)
+        found = arrays[slot].reshape(-1).view(expected.dtype)[: expected.size]
+        if not np.issubdtype(expected.dtype, np.floating):
+            return found == expected
+        return np.isclose(
+            found.astype(np.float64), expected.astype(np.float64), rtol=self.task.relative,
+            atol=self.task.absolute, equal_nan=True,
+        )  # fmt: skip
+
+    def _fault(self, report: Report, log: access_log.DispatchLog, in_case: str) -> Wrong:
+        line, lines = report.line, str(report).splitlines()
+        head = lines[0]
+        if report.file != self.path.name:  # in a helper of ours: the call is the student's
+            calls = [text for text in lines if f"from {self.path.name}:" in text]
+            line = int(calls[-1].split(f"{self.path.name}:")[1].split(":")[0]) if calls else 1
+        elif report.kind in ("race", "uninitialised"):
+            line, clue = self._unordered(report, log)
+            if clue:
+                head, lines = clue, ["", f"  {head}", *lines[1:]]
+        return Wrong(self.path.name, line, head, *lines[1:], in_case)
+
+    def _unordered(self, report: Report, log: access_log.DispatchLog) -> tuple[int, str]:
+        """Where a barrier is missing or does not do: after the earlier of two accesses."""
+        earlier, later = report.other_line, report.line
+        if report.kind == "uninitialised":
+            variable = re.search(r"'(\w+)'", report.message)
+            stores = [a.line for a in log.rows if variable and a.name == variable[1]
+                      and a.verb != "read" and a.memory == "threadgroup"]  # fmt: skip
+            earlier = max((line for line in stores if line < later), default=later)
+        if earlier == later:
+            return later, ""
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        for number in range(earlier, later + 1):
+            if "barrier(" in lines[number - 1]:
+                return number, f"this does not order line {later} after line {earlier}"
+        return earlier, f"no barrier between this line and line {later}"
+
+    def _wrong_value(self, case: Case, outcome: Outcome, slot: int) -> Wrong:
+        expected = case.expected[slot]
+        found = outcome.arrays[slot].reshape(-1).view(expected.dtype)[: expected.size]
+        wrong = np.flatnonzero(~self._right(case, slot, outcome.arrays))
+        index, count = int(wrong[0]), wrong.size
+        parameters = self.library.functions[self.task.kernel].params
+        name = next((p.name for p in parameters if (p.kind, p.index) == ("buffer", slot)), "?")
+        place = ", ".join(map(str, np.unravel_index(index, expected.shape)))
+        wants = f"{name}[{place}]: yours {found[index]:.6g}, spec {expected.flat[index]:.6g}"
+        more = [f"  in the case: {case.title}; {count} of {expected.size} elements are wrong"]
+        byte = index * expected.dtype.itemsize
+        stores = [a for a in outcome.log.accesses(name) if a.verb != "read"]
+        writers = [a for a in stores if a.offset <= byte < a.offset + a.size]
+        if writers:
+            last = writers[-1]
+            thread = _thread(case, last.group, last.thread)
+            more.insert(0, f"  written by {_who(thread)}, line {last.line}: {self._line(last.line)}")
+            line = last.line
+        else:
+            more.insert(0, f"  no thread wrote it: it is as it was before ({found[index]:.6g})")
+            line = stores[-1].line if stores else self.library.functions[self.task.kernel].line
+            if case.owner is None:
+                return Wrong(self.path.name, line, wants, *more)
+            thread = case.owner(slot, index)
+            more.insert(1, f"  expected {_who(thread)} to write it")
+        for source in [*case.upstream(thread), thread]:  # a wrong sum may be made of wrong parts
+            events = self.events(case, source)
+            blamed = blame(events, case.watched(source), self.task.relative)
+            if blamed:
+                thread = source
+                break
+        if blamed:
+            line, text = blamed
+            more = [f"  so {wants}", *more, f"  line {line}: {self._line(line)}"]
+            return Wrong(self.path.name, line, f"{text} in {_who(thread)}", *more)
+        if not writers and events:
+            line = events[-1].line
+            more.insert(2, f"  the last that it does is line {line}: {self._line(line)}")
+        return Wrong(self.path.name, line, wants, *more)
+
+    def _line(self, number: int) -> str:
+        return self.path.read_text(encoding="utf-8").splitlines()[number - 1].strip()
+
+
+def blame(
+    events: list[Event], watched: dict[str, Watched], relative: float
+) -> tuple[int, str] | None:
+    """The earliest line where a variable leaves the specification, and how."""
+    found: list[tuple[int, int, str]] = []
+
+    def compare(name: str, number: int, event: Event, allowed: Sequence[float], is_: str) -> None:
+        value = event.value[0]
+        if not np.isclose(value, allowed, rtol=relative, atol=1e-7, equal_nan=True).any():
+            wants = " or ".join(f"{v:.6g}" for v in dict.fromkeys(allowed))
+            text = f"{name} {is_} {value:.6g}, expected {wants},"
+            found.append((number, event.line, text))
+
+    for name, value in watched.items():
+        assigned = [(i, e) for i, e in enumerate(events) if e.label == name]
+        if not assigned:
+            continue
+        if isinstance(value, np.ndarray):
+            for (number, event), wants in zip(assigned, value.tolist(), strict=False):
+                compare(name, number, event, [wants], "is")
+            continue
+        if isinstance(value, tuple):
+            first, value = value
+            compare(name, *assigned[0], first, "starts as")
+        compare(name, *assigned[-1], [value], "is")
+    if not found:
+        return None
+    _, line, text = min(found)
+    return line, text
+
+
+def _thread(case: Case, group: int, index: int) -> Thread:
+    """Whole threadgroups only: an index is the same in each."""
+    x, y, _ = case.groups
+    groups = (group % x, group // x % y, group // x // y)
+    width, height, _ = case.threads
+    inside = (index % width, index // width % height, index // width // height)
+    position = tuple(
+        g * n + i for g, n, i in zip(groups, case.threads, inside, strict=True)
+    )
+    return Thread(groups, index, position)  # type: ignore[arg-type]
+
+
+def thread_at(case_threads: Size, group: Size, index: int) -> Thread:
+    """For specs: a thread by its threadgroup and its index there (one-dimensional threadgroups)."""
+    position = tuple(g * n for g, n in zip(group, case_threads, strict=True))
+    return Thread(group, index, (position[0] + index, position[1], position[2]))
+
+
+def _who(thread: Thread) -> str:
+    return f"thread {thread.index} of threadgroup {thread.group}"
+
+
+def _times(a: Size, b: Size) -> Size:
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that starts at a multiple of 128 bytes, as a buffer does."""
+    room = np.empty(array.nbytes + 128, np.uint8)
+    start = -room.ctypes.data % 128
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def cases(task: Task, seed: int = SEED) -> list[Case]:
+    return task.cases(np.random.default_rng(seed))
