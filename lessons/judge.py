@@ -136,11 +136,20 @@ class Judge:
         if report.file != self.path.name:  # in a helper of ours: the call is the student's
             calls = [text for text in lines if f"from {self.path.name}:" in text]
             line = int(calls[-1].split(f"{self.path.name}:")[1].split(":")[0]) if calls else 1
+        elif report.kind == "early-return" and (returns := self._returns_before(line)):
+            line, clue = returns[-1], f"threads that return here never reach line {line}"
+            head, lines = clue, ["", f"  {head}", *lines[1:]]
         elif report.kind in ("race", "uninitialised"):
             line, clue = self._unordered(report, log)
             if clue:
                 head, lines = clue, ["", f"  {head}", *lines[1:]]
         return Wrong(self.path.name, line, head, *lines[1:], in_case)
+
+    def _returns_before(self, line: int) -> list[int]:
+        """Lines of `return` statements in the kernel before a line."""
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        start = self.library.functions[self.task.kernel].line
+        return [n for n in range(start, line) if re.search(r"\breturn\b", lines[n - 1])]
 
     def _unordered(self, report: Report, log: access_log.DispatchLog) -> tuple[int, str]:
         """Where a barrier is missing or does not do: after the earlier of two accesses."""
@@ -150,12 +159,14 @@ class Judge:
             stores = [a.line for a in log.rows if variable and a.name == variable[1]
                       and a.verb != "read" and a.memory == "threadgroup"]  # fmt: skip
             earlier = max((line for line in stores if line < later), default=later)
-        if earlier == later:
+        if earlier == later or "threadgroups of one dispatch" in report.message:
             return later, ""
         lines = self.path.read_text(encoding="utf-8").splitlines()
         for number in range(earlier, later + 1):
             if "barrier(" in lines[number - 1]:
                 return number, f"this does not order line {later} after line {earlier}"
+        if report.message.startswith("data race: write") and earlier < later:
+            return later, f"no barrier between line {earlier}, which reads, and this line"
         return earlier, f"no barrier between this line and line {later}"
 
     def _wrong_value(self, case: Case, outcome: Outcome, slot: int) -> Wrong:
