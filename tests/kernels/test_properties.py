@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tinyrvllm.kernels import shapes
 from tinyrvllm.kernels.cases import case, check
 from tinyrvllm.mtl.device import Device
 
@@ -15,7 +16,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @few
 @given(
-    st.sampled_from(("matvec", "ksplit", "gemm")), st.integers(1, 40), st.integers(1, 90),
+    st.sampled_from(shapes.MATMULS), st.integers(1, 40), st.integers(1, 90),
     st.integers(1, 150), st.booleans(), st.booleans(), seeds,
 )  # fmt: skip
 def test_matmul(

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
-from . import argmax, conv, elementwise, embedding, gemm, ksplit, matvec, reduce, top_k
+from . import argmax, conv, elementwise, embedding, gemm, gemm_tensor, ksplit, matvec, reduce, top_k
 from .cases import Array, Prepared, floats, ints
 from .launch import Launch, whole
 from .matmul import FusedNorm, Matmul
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MATMULS: dict[str, Callable[[Matmul], Launch]] = {
     "matvec": matvec.launch, "ksplit": ksplit.launch, "gemm": gemm.launch,
+    "gemm_tensor": gemm_tensor.launch,
 }  # fmt: skip
 
 

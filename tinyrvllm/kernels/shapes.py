@@ -9,7 +9,7 @@ from .quant import WEIGHT_TYPES
 
 KINDS = tuple(kind.name for kind in WEIGHT_TYPES)
 QUANTISED = tuple(kind for kind in KINDS if kind not in ("F32", "F16", "BF16"))
-MATMULS = ("matvec", "ksplit", "gemm")
+MATMULS = ("matvec", "ksplit", "gemm", "gemm_tensor")
 SMOLLM2 = ((576, 576), (1536, 576), (576, 1536))  # outputs x inputs
 
 

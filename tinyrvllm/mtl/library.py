@@ -141,7 +141,7 @@ class Library(Owned):
         self._pipelines: dict[tuple, Pipeline] = {}
         text = source if source.startswith("#line") else f'#line 1 "{name}"\n{source}'
         with objc.pool(), Owned(objc, objc.new("MTLCompileOptions")) as options:
-            self._set_options(options.handle)
+            self._set_options(options.handle, needs_metal_4="<metal_tensor>" in text)
             error = ffi.new("id *")
             handle = self.send.new_library(
                 device.handle, objc.string(PRELUDE + text), options.handle, error
@@ -150,7 +150,7 @@ class Library(Owned):
                 raise MetalError(f"{name} does not compile:\n{objc.error(error[0])}")
             super().__init__(objc, handle)
 
-    def _set_options(self, options: Handle) -> None:
+    def _set_options(self, options: Handle, needs_metal_4: bool) -> None:
         """Safe maths, exact functions, and one language version for each macOS."""
         system = self.device.limits.os_version
         if system >= (15, 0):
@@ -160,7 +160,10 @@ class Library(Owned):
             self.send.fast_math(options, False)
         # MTLLanguageVersion is major << 16 | minor: 3.0 came with macOS 13, 3.1 (bfloat) with 14
         minor = 2 if system >= (15, 0) else 1 if system >= (14, 0) else 0
-        self.send.language(options, 3 << 16 | minor)
+        # Tensors are Metal 4's. Older systems keep their version: the compiler then says what it
+        # misses.
+        newest = needs_metal_4 and system >= (26, 0)
+        self.send.language(options, 4 << 16 if newest else 3 << 16 | minor)
 
     @property
     def kernel_names(self) -> list[str]:

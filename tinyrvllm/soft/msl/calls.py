@@ -49,7 +49,7 @@ class CallGraph:
 
     def level(self, name: str) -> Level:
         words = self.reached(name)
-        if words & {"threadgroup", "threadgroup_barrier"}:
+        if words & {"threadgroup", "threadgroup_barrier", "matmul2d"}:
             return Level.THREADGROUP
         simd = words & self.waits or any(map(_SIMD.fullmatch, words))
         return Level.SIMDGROUPS if simd else Level.LOOP

@@ -1,0 +1,115 @@
+// MetalPerformancePrimitives: matmul2d, C = A B or C = A B + C with tensors (Apple's MPPTensorOpsMatMul2d.h, SDK of macOS
+// 26.1). Every thread of the scope must come; each computes the elements of C that are its own, straight from the
+// operands' memory, so that a missing barrier around run() is a race like any other. The order of a sum is ours: Apple
+// states none.
+#pragma once
+#include "tensor.h"
+
+namespace msl_tensors::ops {
+struct matmul2d_descriptor {
+  enum class mode { multiply, multiply_accumulate };
+  int m, n, k;
+  bool transpose_left, transpose_right, relaxed_precision;
+  mode matmul_mode;
+  constexpr matmul2d_descriptor(int m, int n, int k = (int)dynamic_extent, bool transpose_left = false,
+                                bool transpose_right = false, bool relaxed_precision = false,
+                                mode matmul_mode = mode::multiply)
+      : m(m), n(n), k(k), transpose_left(transpose_left), transpose_right(transpose_right),
+        relaxed_precision(relaxed_precision), matmul_mode(matmul_mode) {}
+};
+
+namespace detail {
+using namespace metal::detail;
+typedef float vector8 __attribute__((ext_vector_type(8)));
+template <class T> struct eight {  // contiguous elements at any multiple of their own alignment
+  typedef T type __attribute__((ext_vector_type(8), aligned(__alignof__(T))));
+};
+template <class P> MSL_INLINE vector8 load8(P p) {
+#ifdef MSL_AS
+  return (vector8)(float)*p;
+#else
+  return __builtin_convertvector(*(const typename eight<pointee<P>>::type *)p, vector8);
+#endif
+}
+// sum of a[i * a_step] * b[i * b_step] over i < count, in eight partial sums
+template <class A, class B>
+MSL_INLINE float dot(A a, int a_step, B b, int b_step, int count) {
+  vector8 sums = (vector8)0.0f;
+  int i = 0;
+  if (a_step == 1 && b_step == 1)
+    for (; i + 8 <= count; i += 8) sums = __builtin_elementwise_fma(load8(a + i), load8(b + i), sums);
+  for (; i < count; i++) sums[i & 7] += (float)a[i * a_step] * (float)b[i * b_step];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+// The combinations of 26.1's header, less those with int8_t.
+template <class L, class R, class D>
+inline constexpr bool takes = is_float<L> && is_float<R> &&
+    (same<D, float> || (same<D, half> && (same<L, half> || same<R, half>) && !same<L, float> && !same<R, float>) ||
+     (same<D, bfloat> && (same<L, bfloat> || same<R, bfloat>) && !same<L, float> && !same<R, float>));
+struct Meeting {  // in the checking mode all lanes of a simdgroup meet here
+  typedef char In, Out;
+  static constexpr bool one = true, whole_simdgroup = true;
+  static void run(const char *, char *, uint) {}
+};
+template <class T> struct Operand;
+template <class T, class... Rest> struct Operand<tensor<T, Rest...>> {
+  typedef typename tensor<T, Rest...>::value_type value;
+};
+}  // namespace detail
+
+template <matmul2d_descriptor D, class Scope> class matmul2d {
+  static_assert(D.m % 16 == 0 && D.n % 16 == 0, "matmul2d: Apple's compiler refuses tiles of 8, and takes 16");
+
+ public:
+  template <class Left, class Right, class T>
+  cooperative_tensor<T, D.m, D.n, Scope> get_destination_cooperative_tensor() const {
+    return {};
+  }
+
+  template <class Left, class Right, class T, int M, int N>
+  METAL_FUNC void run(Left &left, Right &right, cooperative_tensor<T, M, N, Scope> &c, MSL_SITE) const {
+    static_assert(M == D.m && N == D.n, "matmul2d: the destination belongs to another operation");
+    static_assert(detail::takes<typename detail::Operand<Left>::value, typename detail::Operand<Right>::value, T>,
+                  "matmul2d: this combination of element types is not supported");
+    meet(site);
+    for (ushort i = 0; i < c.owned; i++)
+      if (c.is_valid_element(i)) {
+        auto at = c.get_multidimensional_index(i);
+        c[i] = result(left, right, at[1], at[0], (float)c[i]);
+      }
+  }
+  template <class Left, class Right, class T, class E>
+  METAL_FUNC void run(Left &left, Right &right, tensor<T, E, tensor_inline> &c, MSL_SITE) const {
+    meet(site);
+    typedef typename tensor<T, E, tensor_inline>::value_type value;
+    cooperative_tensor<value, D.m, D.n, Scope> mine;
+    for (ushort i = 0; i < mine.owned; i++) {
+      auto at = mine.get_multidimensional_index(i);
+      if (mine.is_valid_element(i) && at[0] < c.sizes[0] && at[1] < c.sizes[1]) {
+        auto to = c.data + ((long)at[0] * c.steps[0] + (long)at[1] * c.steps[1]);
+        *to = (value)result(left, right, at[1], at[0], (float)*to);
+      }
+    }
+  }
+
+ private:
+  static METAL_FUNC void meet([[maybe_unused]] uint site) {
+#ifdef MSL_CHECK
+    metal::detail::collective<detail::Meeting>(0, site);
+#endif
+  }
+  // c[row][column]; NaN where the launch has other than the scope's threads, which Apple leaves undefined
+  template <class Left, class Right>
+  static METAL_FUNC float result(const Left &a, const Right &b, int row, int column, float before) {
+    constexpr int ka = D.transpose_left, kb = !D.transpose_right;  // which dimension of each is K
+    msl::U3 g = msl::arena()->group;
+    if (Scope::threads > 32 && g.x * g.y * g.z != Scope::threads) return __builtin_nanf("");
+    int all = a.sizes[ka] < b.sizes[kb] ? a.sizes[ka] : b.sizes[kb];
+    int count = D.k > 0 && D.k < 1 << 30 && D.k < all ? D.k : all;
+    float sum = D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate ? before : 0.0f;
+    if (row >= a.sizes[!ka] || column >= b.sizes[!kb]) return sum;  // beyond the operands: zeros
+    return sum + detail::dot(a.data + (long)row * a.steps[!ka], a.steps[ka],
+                             b.data + (long)column * b.steps[!kb], b.steps[kb], count);
+  }
+};
+}  // namespace msl_tensors::ops
