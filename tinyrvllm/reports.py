@@ -83,16 +83,18 @@ def kernel_comparison(
     (their_outputs, their_report), (our_outputs, our_report) = theirs, ours
     if their_report is None or our_report is None:
         raise TinyrvllmError("--kernel: this device runs no kernels")
-    if name not in our_report.kernels:
+    if name not in our_report.total_kernels:
         raise TinyrvllmError(
-            f"--kernel: the last step ran no kernel {name!r}, so yours was not tried there; it "
-            f"ran {', '.join(sorted(our_report.kernels))}"
+            f"--kernel: no step ran the kernel {name!r}, so yours was not tried; these ran: "
+            f"{', '.join(sorted(our_report.total_kernels))}"
         )
     their_tokens = [output.token_ids for output in their_outputs]
     our_tokens = [output.token_ids for output in our_outputs]
     same = "equal" if their_tokens == our_tokens else "DIFFERENT"
     return (
-        f"kernel {name}: tokens {same}, checksum {fnv1a(their_tokens)} "
-        f"(ours {fnv1a(our_tokens)}); {their_report.microseconds:.0f} us a step on the device "
-        f"(ours {our_report.microseconds:.0f}), {our_report.kernels[name]} dispatches in the last"
+        f"kernel {name}: tokens {same}, checksum {fnv1a(their_tokens)} (ours {fnv1a(our_tokens)}); "
+        f"{their_report.total_kernels[name]} dispatches in {their_report.steps} steps, which took "
+        f"{their_report.total_microseconds / 1e3:.1f} ms on the device "
+        f"(ours {our_report.total_microseconds / 1e3:.1f}), the median step "
+        f"{their_report.microseconds:.0f} us (ours {our_report.microseconds:.0f})"
     )

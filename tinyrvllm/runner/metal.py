@@ -1,9 +1,8 @@
 """The model on a Metal device: one command buffer a step, replayed from recorded programs."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import count
-from statistics import median
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from tinyrvllm.runner.forward import Forward, can_fuse
 from tinyrvllm.runner.head import Head
 from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.program import Program
-from tinyrvllm.runner.report import Report, kv_bytes, weight_bytes
+from tinyrvllm.runner.report import Report, Tally, kv_bytes, weight_bytes
 from tinyrvllm.runner.scratch import allocate, decoding_rows, max_samples, plan
 from tinyrvllm.runner.step import Bucket, StepBuffer, context_bucket, padded_size
 from tinyrvllm.runner.tensors import DeviceTensors
@@ -66,7 +65,7 @@ class MetalRunner:
         self._in_flight: list[Commands] = []
         self._batches = count()
         self._current = -1  # number of the batch that the step buffer holds
-        self._seconds: deque[float] = deque(maxlen=1000)  # on the device, of the latest steps
+        self._tally = Tally()
         self._context_lens = np.zeros(0, np.int32)  # of the last step
         self._buffers_made = self.allocations = 0  # until the last step, and in it
         spans = [*tensors.spans.values(), *self.scratch.values(), *sum(pools, ())]
@@ -224,8 +223,11 @@ class MetalRunner:
             kv_bytes=kv_bytes(self.config, self.layout, self._context_lens),
             host_bytes=self.step.bytes_written,
             allocations=self.allocations,
-            microseconds=1e6 * median(self._seconds or [0.0]),
+            microseconds=1e6 * self._tally.median,
             kernels=Counter(launch.kernel for launch in launches),
+            steps=self._tally.steps,
+            total_microseconds=1e6 * self._tally.seconds,
+            total_kernels=self._tally.kernels,
         )
 
     def time_dispatches(self) -> None:
@@ -283,13 +285,14 @@ class MetalRunner:
         self.allocations = device.buffers_made - self._buffers_made
         self._buffers_made = device.buffers_made
         self._in_flight.append(commands)
+        self._tally.runs.update(programs)
         return commands
 
     def _finish(self, commands: Commands) -> None:
         if commands in self._in_flight:
             self._in_flight.remove(commands)
             commands.wait()
-            self._seconds.append(commands.gpu_seconds)
+            self._tally.add(commands.gpu_seconds)
 
     def _settle(self) -> None:
         for commands in list(self._in_flight):

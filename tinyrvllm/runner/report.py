@@ -1,7 +1,9 @@
 """What a step costs, apart from time: the same numbers on every machine."""
 
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -22,6 +24,7 @@ class Report:
         allocations: buffers made.
         microseconds: the median time on the device of the latest steps.
         kernels: dispatches by kernel.
+        steps, total_microseconds, total_kernels: of all steps, the last one included.
     """
 
     dispatches: int
@@ -32,6 +35,39 @@ class Report:
     allocations: int
     microseconds: float
     kernels: dict[str, int]
+    steps: int
+    total_microseconds: float
+    total_kernels: dict[str, int]
+
+
+class Tally:
+    """What all steps of a runner have cost so far."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.seconds = 0.0  # on the device
+        self.runs: Counter[Program] = Counter()
+        self._latest: deque[float] = deque(maxlen=1000)
+
+    def add(self, seconds: float) -> None:
+        """One command buffer is done."""
+        self.steps += 1
+        self.seconds += seconds
+        self._latest.append(seconds)
+
+    @property
+    def median(self) -> float:
+        """Seconds of the latest steps."""
+        return median(self._latest or [0.0])
+
+    @property
+    def kernels(self) -> Counter[str]:
+        """Dispatches by kernel."""
+        total: Counter[str] = Counter()
+        for program, runs in self.runs.items():
+            for launch in program.launches:
+                total[launch.kernel] += runs
+        return total
 
 
 def weight_bytes(programs: Iterable[Program], file: set[Buffer]) -> int:
