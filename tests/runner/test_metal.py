@@ -259,3 +259,27 @@ def test_a_working_set_that_is_too_small_is_refused(
     monkeypatch.setattr(device, "limits", limits)
     with pytest.raises(TinyrvllmError, match="working set of at most 1,000"):
         MetalRunner(model, device, 4)
+
+
+@pytest.mark.parametrize("indirect", [False, True])
+def test_a_profile_has_every_dispatch_of_a_replay(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], indirect: bool
+) -> None:
+    """And the profiled run computes the same."""
+    model, ids, _ = load("llama")
+    batch = batch_of([(Sequence(ids[0], list(range(10))), 5)], 4)
+    found = []
+    for profile in ("", "1"):
+        monkeypatch.setenv("TINYRVLLM_METAL_PROFILE", profile)
+        with mtl.open_device("soft") as device:
+            runner = MetalRunner(model, device, 10, 4, options=Options(indirect=indirect))
+            found.append(runner.run(batch))
+            report = runner.report()
+            if profile:
+                calls = {}
+                for (kernel, _, _), times in device.profile.rows.items():  # type: ignore[union-attr]
+                    calls[kernel] = calls.get(kernel, 0) + len(times)
+            del runner
+    np.testing.assert_array_equal(*found)
+    assert calls == report.kernels == report.total_kernels
+    assert "attend_tile" in capsys.readouterr().err

@@ -1,11 +1,12 @@
 """Where the time goes.
 
-TINYRVLLM_METAL_PROFILE=1 runs each dispatch in a command buffer of its own and prints the GPU's
-time for each kernel and shape when the device is closed: right for comparing kernels, while the
-sum is larger than an unprofiled run. TINYRVLLM_TIMING=1 prints how a run divides between
+TINYRVLLM_METAL_PROFILE=1 runs each dispatch in a command buffer of its own, those of recorded
+programs too, and prints the GPU's median time for each kernel and shape when the device is closed:
+right for comparing kernels, while the sum is larger than an unprofiled run. TINYRVLLM_TIMING=1 prints how a run divides between
 recording (CPU) and GPU.
 """
 
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -28,16 +29,12 @@ class Work:
 
 
 @dataclass
-class _Row:
-    calls: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
 class Profile:
-    """GPU time by (kernel, work, threadgroups)."""
+    """GPU seconds of each dispatch, by (kernel, work, threadgroups)."""
 
-    rows: dict[tuple[str, Work, int], _Row] = field(default_factory=lambda: defaultdict(_Row))
+    rows: dict[tuple[str, Work, int], list[float]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     @contextmanager
     def encoder(self, commands: "Commands", concurrent: bool) -> Iterator["Encoder"]:
@@ -61,21 +58,19 @@ class Profile:
 
     def add(self, kernel: str, work: Work, threadgroups: int, seconds: float) -> None:
         """Counts a dispatch that has just ended."""
-        row = self.rows[kernel, work, threadgroups]
-        row.calls += 1
-        row.seconds += seconds
+        self.rows[kernel, work, threadgroups].append(seconds)
 
     def print(self) -> None:
         """The table, most expensive first, on stderr."""
         head = ("kernel", "rows", "N x K", "calls", "us/call", "GB/s", "threadgroups")
-        print("{:32} {:>5} {:>14} {:>7} {:>9} {:>7} {:>12}".format(*head), file=sys.stderr)
-        for (kernel, work, groups), row in sorted(
-            self.rows.items(), key=lambda item: -item[1].seconds
-        ):
-            rate = work.nbytes * row.calls / row.seconds / 1e9 if row.seconds else 0.0
+        print("{:32} {:>5} {:>20} {:>7} {:>9} {:>7} {:>12}".format(*head), file=sys.stderr)
+        # The median: a kernel's first dispatch also loads it and touches its memory.
+        rows = [(statistics.median(times), len(times), *key) for key, times in self.rows.items()]
+        for seconds, calls, kernel, work, groups in sorted(rows, key=lambda row: -row[0] * row[1]):
+            rate = work.nbytes / seconds / 1e9 if seconds else 0.0
             print(
-                f"{kernel:32} {work.rows:5} {work.shape:>14} {row.calls:7} "
-                f"{row.seconds / row.calls * 1e6:9.1f} {rate:7.1f} {groups:12}",
+                f"{kernel:32} {work.rows:5} {work.shape:>20} {calls:7} {seconds * 1e6:9.1f} "
+                f"{rate:7.1f} {groups:12}",
                 file=sys.stderr,
             )
 
