@@ -49,6 +49,12 @@ class Access(NamedTuple):
     step: int  # threadgroup barriers that its threadgroup has passed
     file: str
     line: int
+    callers: tuple[tuple[str, int], ...]  # (file, line) of the calls around it, innermost first
+
+    def line_in(self, file: str) -> int:
+        """The line of a file that made it, be it through a function of another file; or 0."""
+        places = ((self.file, self.line), *self.callers)
+        return next((line for name, line in places if name == file), 0)
 
 
 class DispatchLog:
@@ -105,7 +111,7 @@ class AccessLog:
                 Access(
                     entry.who.group, (thread - SIMDGROUP) * 32 if whole else thread, whole,
                     _verb(entry.what), memory, name, offset, entry.size, entry.step,
-                    where.file, where.line,
+                    where.file, where.line, where.callers,
                 )
             )  # fmt: skip
         self.dispatches.append(log)
