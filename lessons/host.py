@@ -4,31 +4,43 @@ Every dispatch that it records is noted with its line, so that what the device s
 barrier, a leak) can be traced to it; what is raised at once has its line in the traceback.
 """
 
+import inspect
 import re
 import runpy
+import sys
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
+from unittest import mock
 
 from lessons.judge import Wrong
-from lessons.spec import HostTask, Size
-from tinyrvllm.mtl import Encoder
+from lessons.spec import HostTask
+from tinyrvllm.mtl import Buffer, Commands, Device, Encoder
+
+WATCHED = (
+    (Device, "buffer"),
+    (Device, "commands"),
+    (Commands, "encoder"),
+    (Commands, "commit"),
+    (Commands, "wait"),
+    (Encoder, "dispatch"),
+    (Encoder, "barrier"),
+    (Buffer, "numpy"),
+)
 
 
 @dataclass(frozen=True)
-class Dispatched:
-    """One `encoder.dispatch` of the student's."""
+class Call:
+    """A call of the bridge by the student's file."""
 
+    name: str  # "dispatch", ...
     line: int
-    kernel: str
-    groups: Size
-    threads: Size
-    buffers: list[str]  # labels
+    receiver: Any
+    arguments: dict[str, Any]  # by parameter, defaults filled in
 
 
 class Recording:
@@ -36,7 +48,11 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.dispatches: list[Dispatched] = []
+        self.calls: list[Call] = []
+
+    def of(self, name: str) -> list[Call]:
+        """The calls of one method, in order."""
+        return [call for call in self.calls if call.name == name]
 
     def wrong(self, line: int, what: str, *more: str) -> Wrong:
         """For specs, to raise."""
@@ -51,27 +67,27 @@ class Recording:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes every dispatch meanwhile."""
-        original = Encoder.dispatch
-
-        def dispatch(encoder: Encoder, pipeline: Any, groups: Any, *rest: Any, **named: Any) -> None:
-            original(encoder, pipeline, groups, *rest, **named)
-            threads = rest[0] if rest else named["threads"]
-            buffers = named.get("buffers", rest[1] if len(rest) > 1 else [])
-            labels = [(b[0] if isinstance(b, tuple) else b).label for b in buffers if b]
-            line = self._line(traceback.walk_stack(None))
-            self.dispatches.append(Dispatched(line, pipeline.name, groups, threads, labels))
-
-        Encoder.dispatch = dispatch  # type: ignore[method-assign, assignment]
-        try:
+        """Notes every call of a watched method meanwhile."""
+        with ExitStack() as stack:
+            for cls, name in WATCHED:
+                watched = self._watched(getattr(cls, name))
+                stack.enter_context(mock.patch.object(cls, name, watched))
             yield
-        finally:
-            Encoder.dispatch = original  # type: ignore[method-assign]
 
-    def _line(self, frames: Iterator[tuple[FrameType, int]]) -> int:
-        """The line of the student's file in some frames; the last of them."""
-        own = [line for frame, line in frames if frame.f_code.co_filename == str(self.path)]
-        return own[0] if own else 1
+    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        def call(*values: Any, **named: Any) -> Any:
+            frame = sys._getframe(1)
+            if frame.f_code.co_filename == str(self.path):
+                bound = signature.bind(*values, **named)
+                bound.apply_defaults()
+                self.calls.append(
+                    Call(original.__name__, frame.f_lineno, values[0], bound.arguments)
+                )
+            return original(*values, **named)
+
+        return call
 
     def explain(self, error: BaseException) -> Wrong:
         """What was raised, at the student's line."""
@@ -79,8 +95,13 @@ class Recording:
             return self.wrong(error.lineno or 1, f"it is no Python: {error.msg}")
         text = str(error)
         hazard = re.search(r"then dispatch (\d+)", text)
-        if hazard and int(hazard[1]) < len(self.dispatches):
-            return self.wrong(self.dispatches[int(hazard[1])].line, text)
+        dispatches = self.of("dispatch")
+        if hazard and int(hazard[1]) < len(dispatches):
+            return self.wrong(dispatches[int(hazard[1])].line, text)
+        overrun = re.search(r"buffer\(\d+\) '\w+' has \D*(?:\d+ elements, )?(\d+) bytes", text)
+        short = [c for c in self.of("buffer") if overrun and c.arguments["nbytes"] == int(overrun[1])]
+        if short:
+            return self.wrong(short[0].line, f"this buffer is too small: {text}")
         leak = re.search(rf"{re.escape(str(self.path))}:(\d+)", text)
         if leak:
             return self.wrong(int(leak[1]), text.replace(str(self.path), self.path.name))
@@ -100,10 +121,12 @@ def check(task: HostTask, path: Path) -> None:
         function = runpy.run_path(str(path)).get(task.kernel)
         if not callable(function):
             raise recording.wrong(1, f"expected a function {task.kernel}(...), found none")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a leak is a warning of the device
-            with recording.watching():
-                task.check(function, recording)
+        with warnings.catch_warnings(record=True) as told, recording.watching():
+            warnings.simplefilter("always")
+            task.check(function, recording)
+        leaks = [str(warning.message) for warning in told if "never released" in str(warning.message)]
+        if leaks:  # after an error, too, objects stay: the error is what counts then
+            raise recording.explain(RuntimeError(leaks[0].split(";")[0]))
     except Wrong:
         raise
     except Exception as error:  # noqa: BLE001
