@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from tinyrvllm.mtl import Device
-
 
 def sum_of_four(device, a, b, c, d):
     add = device.library("elementwise").pipeline("add")
-    buffers = [device.from_numpy(array, label) for array, label in zip((a, b, c, d), "abcd")]
+    buffers = [device.from_numpy(array) for array in (a, b, c, d)]
     groups = ((a.size + 255) // 256, 1, 1)
     commands = device.commands("sum of four")
     with commands.encoder(concurrent=True) as encoder:
