@@ -216,6 +216,8 @@ def _split(tokens: Tokens, start: int, end: int) -> list[tuple[int, int]]:
 def _param(tokens: Tokens, start: int, end: int, before: list[Param]) -> Param:
     found = attributes.take(tokens, start, end)
     left = [i for i in range(start, end) if tokens[i]]
+    if not left:
+        raise tokens.error(start, "expected a parameter declaration")
     name = tokens[left[-1]]
     words = {tokens[i] for i in left}
     ctype = tokens.text(start, left[-1])
