@@ -1,0 +1,1 @@
+kernel void f(device float *a [[buffer(0)]]) {
