@@ -108,7 +108,7 @@ class Server:
         return HTMLResponse(PAGE.read_text(encoding="utf-8"))
 
     async def health(self, request: Request) -> Response:
-        return Response(status_code=200)
+        return Response(status_code=200 if self._llm.is_usable else 503)
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._metrics.text(self._llm.snapshot()), media_type=CONTENT_TYPE)
