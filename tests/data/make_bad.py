@@ -111,8 +111,8 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "endless.jinja": (
         b"{% for i in range(10 ** 9) %}x{% endfor %}", "loops for ever", "chat template"),
     "doubling.jinja": (
-        b"{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}"
-        b"{% endfor %}{{ ns.s }}", "doubles a string 60 times", "chat template"),
+        (b"{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}"
+        b"{% endfor %}{{ ns.s }}"), "doubles a string 60 times", "chat template"),
     "insides.jinja": (
         b"{{ ''.__class__.__mro__[1].__subclasses__() }}", "reaches for Python's classes",
         "chat template"),
@@ -131,9 +131,9 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "unclosed.metal": (b"kernel void f(device float *a [[buffer(0)]]) {", "a brace too few", "error"),
     "include.metal": (b"#include <no_such_header>\n", "a header that nobody has", "no_such_header"),
     "recursive.metal": (
-        b"#include <metal_stdlib>\nusing namespace metal;\n"
+        (b"#include <metal_stdlib>\nusing namespace metal;\n"
         b"int f(int n) { return n ? f(n - 1) : 0; }\n"
-        b"kernel void k(device int *a [[buffer(0)]]) { a[0] = f(9); }\n",
+        b"kernel void k(device int *a [[buffer(0)]]) { a[0] = f(9); }\n"),
         "recursion, which a GPU's compiler refuses", "recurs"),
 }  # fmt: skip
 
