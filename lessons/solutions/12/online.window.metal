@@ -1,0 +1,39 @@
+// Exercise 12, online, another right answer: starts at the first key that is seen; scales only when it must.
+#include <metal_stdlib>
+using namespace metal;
+
+struct AttendArgs {
+    uint keys, heads, kv_heads;
+    uint window;   // keys that the query sees, the last ones; 0: all
+    float scale;
+};
+
+[[max_total_threads_per_threadgroup(32)]]
+kernel void attend(device const float *q [[buffer(0)]],   // [heads, 32]
+                   device const float *k [[buffer(1)]],   // [keys, kv_heads, 32]
+                   device const float *v [[buffer(2)]],   // [keys, kv_heads, 32]
+                   device float *out [[buffer(3)]],       // [heads, 32]
+                   constant AttendArgs &a [[buffer(4)]],
+                   uint head [[threadgroup_position_in_grid]],
+                   uint lane [[thread_index_in_simdgroup]]) {
+    uint kv_head = head / (a.heads / a.kv_heads);
+    float mine = q[head * 32 + lane];
+    float best = -INFINITY;
+    float total = 0.0f;
+    float sum = 0.0f;
+    uint first = a.window > 0 && a.keys > a.window ? a.keys - a.window : 0;
+    for (uint key = first; key < a.keys; key++) {
+        uint at = (key * a.kv_heads + kv_head) * 32 + lane;
+        float dot = simd_sum(mine * k[at]) * a.scale;
+        if (dot > best) {
+            float rescale = exp(best - dot);
+            total *= rescale;
+            sum *= rescale;
+            best = dot;
+        }
+        float share = exp(dot - best);
+        total += share;
+        sum = fma(share, v[at], sum);
+    }
+    out[head * 32 + lane] = sum / total;
+}
