@@ -1,0 +1,40 @@
+// Exercise 15, add_norm: x += r, and y = the norm of that, in one kernel.
+//
+// Complete steps 1 to 3 and keep the names of the variables. Check:  python -m lessons.check 15
+#include "common.h"
+
+struct AddNormArgs {
+    uint columns;
+    float epsilon;
+};
+
+[[max_total_threads_per_threadgroup(128)]]
+kernel void add_norm(device float *x [[buffer(0)]],              // [rows, columns]
+                     device const float *r [[buffer(1)]],        // [rows, columns]
+                     device const float *weight [[buffer(2)]],   // [columns]
+                     device float *y [[buffer(3)]],              // [rows, columns]
+                     constant AddNormArgs &a [[buffer(4)]],
+                     uint row [[threadgroup_position_in_grid]],
+                     uint thread_index [[thread_index_in_threadgroup]],
+                     uint lane [[thread_index_in_simdgroup]],
+                     uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float scratch[4];   // for threadgroup_sum
+    device float *in = x + ulong(row) * a.columns;
+    device const float *add = r + ulong(row) * a.columns;
+    device float *out = y + ulong(row) * a.columns;
+
+    // 1. Add, write x, and sum up the squares of what was written.
+    float squares = 0.0f;
+    for (uint i = thread_index; i < a.columns; i += 128) {
+        float value = in[i];
+    }
+
+    // 2. The sum over the row, and what to multiply by.
+    float total = squares;
+    float scale = total;
+
+    // 3. Write y.
+    for (uint i = thread_index; i < a.columns; i += 128) {
+        out[i] = in[i];
+    }
+}
