@@ -16,8 +16,9 @@ ROOT = Path(__file__).parent.parent
 MARK = "\x1e"  # printed after each cell: what is between two marks is a cell's output
 RUNNER = f"""
 import sys
+from pathlib import Path
 source, path = sys.stdin.read(), sys.argv[1]
-sys.path[0] = {str(ROOT)!r}
+sys.path[:1] = [str(Path(path).parent), {str(ROOT)!r}]
 sys.argv = [path]
 names = {{"__name__": "__main__", "__file__": path}}
 for cell in source.split({MARK!r}):

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import platform
 import sys
 from collections.abc import Sequence
 
@@ -12,8 +13,10 @@ DEVICES = ("soft", "soft:check", "metal", "cuda")
 
 
 def device_name() -> str:
-    """--device of the command line, else $TINYRVLLM_DEVICE (notebooks set it), else "soft"."""
-    default = os.environ.get("TINYRVLLM_DEVICE", "soft")
+    """--device of the command line, else $TINYRVLLM_DEVICE (notebooks set it), else "metal" on a Mac
+    with Apple silicon and "soft" elsewhere."""
+    is_mac = sys.platform == "darwin" and platform.machine() == "arm64"
+    default = os.environ.get("TINYRVLLM_DEVICE", "metal" if is_mac else "soft")
     if "ipykernel" in sys.modules:  # in a notebook the command line is Jupyter's
         return default
     parser = argparse.ArgumentParser(
