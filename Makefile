@@ -26,6 +26,10 @@ docs: .venv/dev  ## the site, in build/docs; runs every lesson, and no broken li
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
 	@echo "open build/docs/index.html"
 
+test-arm64: .venv/dev  ## the bridge as an arm64 program under qemu (Debian packages)
+	apt-get install -y qemu-user
+	$(BIN)/python -m tests.mtl.arm64
+
 lint: .venv/dev
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m mypy
