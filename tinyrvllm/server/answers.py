@@ -11,8 +11,9 @@ from typing import Any
 from tinyrvllm.engine.llm import LLM, Stream
 from tinyrvllm.engine.request import Delta, QueueFull
 from tinyrvllm.engine.sampler import SamplingParams, TokenLogprobs
+from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.server.metrics import Metrics
-from tinyrvllm.server.protocol import APIError
+from tinyrvllm.server.protocol import APIError, named_error
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Answer:
 class Answers:
     """All answers to one HTTP request. Made and used in the event loop's thread.
 
-    Raises APIError (429) if the engine's queue has no room for all of them: then none is submitted.
+    Raises APIError if one cannot be submitted, as where the queue is full (429): then none runs.
     """
 
     def __init__(
@@ -93,6 +94,9 @@ class Answers:
             self.abort()
             headers = {"Retry-After": str(error.retry_after)}
             raise APIError(429, str(error), code="queue_full", headers=headers) from None
+        except TinyrvllmError as error:
+            self.abort()
+            raise named_error(error) if llm.is_usable else APIError(503, str(error)) from None
 
     def _callback(self, answer: Answer) -> Callable[[Delta], None]:
         def take(delta: Delta) -> None:  # in the engine's thread

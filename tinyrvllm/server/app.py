@@ -30,6 +30,7 @@ from tinyrvllm.server.http import (
 )
 from tinyrvllm.server.metrics import CONTENT_TYPE, Metrics
 from tinyrvllm.server.protocol import (
+    MAX_CHOICES,
     APIError,
     Asked,
     Body,
@@ -81,6 +82,9 @@ class Server:
         self._max_body_bytes, self._keep_alive = max_body_bytes, keep_alive
         self._metrics = Metrics(model_name, llm.context_length)
         self._started = int(time.time())
+        # Never more than an idle engine takes, or they would be told to come back for ever.
+        room = MAX_CHOICES if llm.max_queue is None else llm.max_running + llm.max_queue
+        self._max_choices = min(MAX_CHOICES, room)
         # Ids differ between servers, and inside one they count, as the page shows them.
         self._salt, self._numbers = secrets.token_hex(4), itertools.count(1)
 
@@ -165,13 +169,17 @@ class Server:
         prompts: list[list[int]],
         default_max_tokens: int | None,
     ) -> Response:
+        count = len(prompts) * asked.n
+        if count > self._max_choices:
+            several = f"{len(prompts)} prompts with n = {asked.n} are {count} answers"
+            raise APIError(400, f"{several}; one request may ask for {self._max_choices}", "n")
         requests = []
         for ids in prompts:
+            context = self._llm.context_length
+            each = asked.for_prompt(len(ids), context, default_max_tokens)
             with as_api_error("prompt"):
                 self._llm.check_prompt(ids)
-            context = self._llm.context_length
-            for params in asked.for_prompt(len(ids), context, default_max_tokens):
-                requests.append((ids, params))
+            requests += [(ids, params) for params in each]
         id = f"{shape.id_prefix}-{self._salt}-{next(self._numbers)}"
         answers = Answers(self._llm, self._metrics, id, requests)
         if asked.stream:

@@ -62,6 +62,12 @@ class APIError(Exception):
         return {"error": error}
 
 
+def named_error(error: TinyrvllmError) -> APIError:
+    """The engine's complaint about a parameter: "temperature must be ...", "logit_bias: ..."."""
+    name = str(error).split()[0].rstrip(":")
+    return APIError(400, str(error), name if name in CHAT_FIELDS else None)
+
+
 def parse(body: bytes) -> "Body":
     """The JSON object of a body. Raises APIError."""
     try:
@@ -242,8 +248,7 @@ def _asked(body: Body, max_tokens_name: str, logprobs: int | None) -> Asked:
             logprobs=logprobs,
         )
     except TinyrvllmError as error:
-        name = str(error).split()[0]  # "temperature must be ..."
-        raise APIError(400, str(error), name if name in CHAT_FIELDS else None) from None
+        raise named_error(error) from None
     return Asked(params, max_tokens or None, max_tokens_name, n, stream, include_usage)
 
 
