@@ -35,7 +35,7 @@ class Engine:
         self.pool = scheduler.pool
         self.trace: Trace | None = None
         self._chain: Generator[tuple[np.ndarray, np.ndarray]] | None = None
-        self._chained: list[Request] = []  # the rows of the chain
+        self._chained: list[tuple[Request, int]] = []  # its rows; a preempted one is another
         self._chain_left = 0  # its steps to come
         self._work = Work()  # the last step's
         self._recent: deque[tuple[int, list[tuple[str, int]]]] = deque(maxlen=RECENT_STEPS)
@@ -44,7 +44,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        return self.scheduler.has_work
 
     def add(self, request: Request) -> None:
         """Takes a request in; it joins at the next step, if there is room."""
@@ -52,9 +52,10 @@ class Engine:
 
     def abort(self, id: str) -> Delta | None:
         """Ends a request and frees what it holds; None if there is no such request (any more)."""
-        for request in (*self.scheduler.running, *self.scheduler.waiting):
+        scheduler = self.scheduler
+        for request in (*scheduler.running, *scheduler.waiting, *scheduler.later):
             if request.id == id:
-                self.scheduler.abort(request)
+                scheduler.abort(request)
                 return request.cut_off("abort")
         return None
 
@@ -156,12 +157,12 @@ class Engine:
 
     def _greedy(self, work: Work) -> tuple[list[int], list[int]]:
         """Tokens and flags of the likeliest; the device may be a step ahead, see Runner.greedy."""
-        requests = [request for request, _ in work]
-        if requests != self._chained or self._chain_left == 0 or len(work) < len(self._work):
+        rows = [(request, request.preemptions) for request, _ in work]
+        if rows != self._chained or self._chain_left == 0 or len(work) < len(self._work):
             self._end_chain()
             self._chain_left = self._steps_ahead(work)
             self._chain = self.runner.greedy(self._batch_of(work), self._chain_left)
-            self._chained = requests
+            self._chained = rows
         assert self._chain is not None
         self._chain_left -= 1
         tokens, flags = next(self._chain)
@@ -174,7 +175,7 @@ class Engine:
         # A state cannot be taken back when a step has been computed in vain.
         if not all_decode or len(work) < len(self._work) or limits.keeps_state:
             return 1
-        if self.scheduler.waiting:
+        if self.scheduler.waiting or self.scheduler.later:
             return 1
         for request in requests:
             if self.scheduler.room(request) < self.pool.block_size:

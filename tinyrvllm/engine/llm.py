@@ -4,7 +4,6 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -13,9 +12,17 @@ from tinyrvllm import hub
 from tinyrvllm import model as models
 from tinyrvllm.engine.block_pool import BlockPool
 from tinyrvllm.engine.core import Engine
-from tinyrvllm.engine.request import Delta, Prompt, QueueFull, Request, RequestOutput
+from tinyrvllm.engine.request import (
+    Delta,
+    Prompt,
+    QueueFull,
+    Request,
+    RequestOutput,
+    RequestsFailed,
+)
 from tinyrvllm.engine.sampler import SamplingParams
 from tinyrvllm.engine.scheduler import Limits, Scheduler
+from tinyrvllm.engine.sizes import Sizes
 from tinyrvllm.engine.stream import Stream
 from tinyrvllm.engine.trace import Trace
 from tinyrvllm.engine.worker import Worker
@@ -27,19 +34,6 @@ if TYPE_CHECKING:
     from tinyrvllm.runner.report import Report
 
 __all__ = ["LLM", "Delta", "QueueFull", "RequestOutput", "RequestsFailed", "Stream"]
-
-MIN_POOL = 4096  # tokens that the cache holds even if the context is shorter, for several requests
-
-
-class RequestsFailed(TinyrvllmError):
-    """Some requests of a `generate` failed; `outputs` has them all, in the prompts' order."""
-
-    def __init__(self, outputs: list[RequestOutput]) -> None:
-        failed = [output for output in outputs if output.error is not None]
-        several = f"{len(failed)} of {len(outputs)} requests failed: " if len(outputs) > 1 else ""
-        super().__init__(f"{several}{failed[0].error}")
-        self.outputs = outputs
-
 
 class LLM:
     """A model on a device, and the engine that runs requests on it, many at a time.
@@ -54,8 +48,7 @@ class LLM:
             or what `num_blocks` holds.
         options: how a device computes; "cpu" knows only `batch_invariant`.
         block_size: tokens in a block of the KV cache.
-        num_blocks: blocks of the cache; default: one whole context, or 4,096 tokens if that is
-            more.
+        num_blocks: blocks of the cache; default: a whole context, and 4,096 tokens at least.
         max_running: requests that run at a time (vLLM's max_num_seqs).
         max_queue: requests that may wait besides; None: any number.
         token_budget: tokens fed in one step (vLLM's max_num_batched_tokens).
@@ -80,28 +73,24 @@ class LLM:
         prefix_cache: bool = True,
     ) -> None:
         self.model = model if isinstance(model, models.Model) else models.load(hub.resolve(model))
-        _check_at_least("block_size", block_size, 1)
-        _check_at_least("num_blocks", num_blocks, 1)
-        _check_at_least("max_running", max_running, 1)
-        _check_at_least("max_queue", max_queue, 0)
-        _check_at_least("token_budget", token_budget, max_running, " (max_running)")
-        self.context_length = self._context(context_length, block_size, num_blocks)
-        if num_blocks is None:
-            num_blocks = -(-max(self.context_length, MIN_POOL) // block_size)
-        self.max_running, self.max_queue = max_running, max_queue
-        self.block_size, self.num_blocks = block_size, num_blocks
+        sizes = Sizes.of(
+            self.model.config.context_length, context_length, block_size, num_blocks, max_running,
+            max_queue, token_budget,
+        )  # fmt: skip
+        self.context_length, self.max_running = sizes.context_length, max_running
+        self.max_queue, self.block_size, self.num_blocks = max_queue, block_size, sizes.num_blocks
         limits = Limits(
             max_running, token_budget, prefix_cache,
             batch_invariant=options is not None and options.batch_invariant,
             keeps_state="conv" in self.model.config.layer_kinds,
         )  # fmt: skip
-        longest = -(-self.context_length // block_size) * block_size
         self._runner = open_runner(
-            self.model, device, num_blocks, block_size, options, max_running + 1, longest
-        )
-        self._engine = Engine(self._runner, Scheduler(BlockPool(num_blocks, block_size), limits))
-        most = None if max_queue is None else max_running + max_queue
-        self._worker = Worker(self._engine, most)
+            self.model, device, sizes.num_blocks, block_size, options,
+            max_seqs=max_running + 1, max_context=sizes.longest,
+        )  # fmt: skip
+        pool = BlockPool(sizes.num_blocks, block_size)
+        self._engine = Engine(self._runner, Scheduler(pool, limits))
+        self._worker = Worker(self._engine, None if max_queue is None else max_running + max_queue)
         self._numbers = itertools.count()
         self._close = weakref.finalize(self, self._worker.close)  # at exit, too
 
@@ -117,14 +106,8 @@ class LLM:
         Raises:
             RequestsFailed: some failed; the others ran to their ends.
         """
-        several = _several(prompts)
-        each = list(params) if isinstance(params, Sequence) else [params] * len(several)
-        if len(each) != len(several):
-            raise TinyrvllmError(f"{len(several)} prompts, but {len(each)} sampling params")
-        streams: list[Stream] = []
+        streams = self.submit_all(_several(prompts), params)
         try:
-            for prompt, its_params in zip(several, each, strict=True):
-                streams.append(self._submit_when_possible(prompt, its_params, streams))
             for stream in streams:
                 for _ in stream.deltas():
                     pass
@@ -171,20 +154,41 @@ class LLM:
             QueueFull: as many requests as may be run and wait already.
             TinyrvllmError: this cannot be a prompt of this model, or the LLM is closed.
         """
-        params = params or SamplingParams()
-        tokenizer = self.model.tokenizer
-        ids = (
-            tokenizer.encode(prompt)
-            if isinstance(prompt, str | bytes)
-            else [int(token) for token in prompt]
-        )
-        self.check_prompt(ids)
-        self._check_ids(list(params.logit_bias or {}), "logit_bias: ")
-        id = request_id or f"request-{next(self._numbers)}"
-        request = Request(id, ids, params, tokenizer, self.context_length)
-        stream = Stream(self._worker, self, id, prompt, ids, callback)
-        self._worker.submit(request, stream.sink)
+        request, stream = self._prepare(prompt, params, 0, request_id, callback)
+        self._worker.submit([(request, stream.sink)])
         return stream
+
+    def submit_all(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        arrival_steps: Sequence[int] = (),
+    ) -> list[Stream]:
+        """Queues several requests at once, so that it is not chance which of them join together.
+
+        With a `max_queue` they are queued one by one, as there is room.
+
+        params: for all prompts, or a list with one for each.
+        arrival_steps: for the first prompts, how many steps of the engine later each arrives.
+
+        Raises:
+            TinyrvllmError: one of them cannot be a prompt of this model; none is queued.
+        """
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        if len(each) != len(prompts) or len(arrival_steps) > len(prompts):
+            raise TinyrvllmError(
+                f"{len(prompts)} prompts, but {len(each)} sampling params and "
+                f"{len(arrival_steps)} arrival steps"
+            )
+        steps = [*arrival_steps, *[0] * (len(prompts) - len(arrival_steps))]
+        pairs = [self._prepare(*three) for three in zip(prompts, each, steps, strict=True)]
+        streams = [stream for _, stream in pairs]
+        if self.max_queue is None:
+            self._worker.submit([(request, stream.sink) for request, stream in pairs])
+        else:
+            for number, (request, stream) in enumerate(pairs):
+                self._submit_when_possible(request, stream, streams[:number])
+        return streams
 
     def logits(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> np.ndarray:
         """Logits after the given positions of a sequence of tokens; all of them by default.
@@ -245,46 +249,44 @@ class LLM:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Aborts what runs and ends the engine's thread. May be called again."""
         self._close()
 
-    def _context(self, asked: int | None, block_size: int, num_blocks: int | None) -> int:
-        """The most tokens of a sequence: what was asked for, if model and pool can hold it."""
-        trained = self.model.config.context_length
-        pool = trained if num_blocks is None else num_blocks * block_size
-        context = min(trained, pool) if asked is None else asked
-        if not 1 <= context <= trained:
-            raise TinyrvllmError(
-                f"a context of {context:,} tokens was asked for; "
-                f"this model supports 1 to {trained:,}"
-            )
-        if context > pool:
-            raise TinyrvllmError(
-                f"a context of {context:,} tokens was asked for; {num_blocks:,} blocks of "
-                f"{block_size} hold {pool:,}: raise num_blocks or lower the context"
-            )
-        return context
+    def _prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        arrival_step: int = 0,
+        request_id: str | None = None,
+        callback: Callable[[Delta], object] | None = None,
+    ) -> tuple[Request, Stream]:
+        """A request for the engine, and the handle of its owner."""
+        params, tokenizer = params or SamplingParams(), self.model.tokenizer
+        ids = (
+            tokenizer.encode(prompt) if isinstance(prompt, str | bytes) else list(map(int, prompt))
+        )
+        self.check_prompt(ids)
+        self._check_ids(list(params.logit_bias or {}), "logit_bias: ")
+        id = request_id or f"request-{next(self._numbers)}"
+        request = Request(id, ids, params, tokenizer, self.context_length, arrival_step)
+        return request, Stream(self._worker, self, id, prompt, ids, callback)
 
     def _submit_when_possible(
-        self, prompt: Prompt, params: SamplingParams | None, before: list[Stream]
-    ) -> Stream:
+        self, request: Request, stream: Stream, before: Sequence[Stream]
+    ) -> None:
         """Submits; where the queue is full, waits until the oldest of `before` has ended."""
         while True:
             try:
-                return self.submit(prompt, params)
+                return self._worker.submit([(request, stream.sink)])
             except QueueFull:
-                ours = next((s for s in before if s.output.finish_reason is None), None)
-                if ours is None:
+                running = [each for each in before if each.is_running]
+                if not running:
                     raise  # the queue is full of others' requests
-                for _ in ours.deltas():
-                    pass
+                running[0].wait()
 
     def _check_ids(self, ids: Sequence[int], what: str = "") -> None:
         vocab_size = self.model.config.vocab_size
@@ -296,8 +298,3 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A list of prompts; a single one (text, or its token ids) becomes a list of one."""
     is_one = isinstance(prompts, str | bytes) or isinstance(next(iter(prompts), ""), int | np.integer)
     return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
-
-
-def _check_at_least(name: str, value: int | None, least: int, why: str = "") -> None:
-    if value is not None and value < least:
-        raise TinyrvllmError(f"{name} must be at least {least}{why}, and {value} was given")

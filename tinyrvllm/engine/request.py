@@ -93,11 +93,23 @@ class RequestOutput:
         self.request_id, self.num_cached_tokens = delta.request_id, delta.num_cached_tokens
 
 
+class RequestsFailed(TinyrvllmError):
+    """Some requests of a `generate` failed; `outputs` has them all, in the prompts' order."""
+
+    def __init__(self, outputs: list[RequestOutput]) -> None:
+        failed = [output for output in outputs if output.error is not None]
+        several = f"{len(failed)} of {len(outputs)} requests failed: " if len(outputs) > 1 else ""
+        super().__init__(f"{several}{failed[0].error}")
+        self.outputs = outputs
+
+
 class Request:
     """A request inside the engine; only the engine's thread touches it.
 
     Attributes:
         ids: the prompt and every token sampled since.
+        arrival_step: how many steps after its arrival it joins the queue; the scheduler makes it
+            the number of that step.
         limit: the most tokens to sample: max_tokens, or what the context leaves.
         computed: how many of `ids` have their keys and values in the cache.
         blocks: the block table; shared ones first.
@@ -111,6 +123,7 @@ class Request:
         params: SamplingParams,
         tokenizer: Tokenizer,
         context_length: int,
+        arrival_step: int = 0,
     ) -> None:
         self.id = id
         self.ids = list(prompt_ids)
@@ -118,6 +131,7 @@ class Request:
         self.params = params
         self.limit = min(params.max_tokens, context_length - self.num_prompt + 1)
         self.sampler = Sampler(params, self.ids if params.is_penalised else ())
+        self.arrival_step = arrival_step
         self.arrived = time.perf_counter()
         self.computed = 0
         self.blocks: list[int] = []

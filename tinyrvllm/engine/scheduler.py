@@ -65,6 +65,7 @@ class Scheduler:
     limits: Limits
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
+    later: list[Request] = field(default_factory=list)  # whose arrival_step is to come
     totals: Totals = field(default_factory=Totals)
     events: deque[tuple[int, str, str, str]] = field(default_factory=lambda: deque(maxlen=1000))
 
@@ -73,11 +74,20 @@ class Scheduler:
         size = self.pool.block_size
         self.chunk = max(1, self.limits.chunk // size) * size
 
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting or self.later)
+
     def add(self, request: Request) -> None:
-        self.waiting.append(request)
+        if request.arrival_step:
+            request.arrival_step += self.totals.steps
+            self.later.append(request)
+        else:
+            self.waiting.append(request)
 
     def schedule(self) -> Work:
         """The next step's work; blocks for it are held."""
+        self._arrive()
         budget, work, preempted = self.limits.token_budget, Work(), self.totals.preemptions
         decoding = [request for request in self.running if request.pending == 1]
         others = [request for request in self.running if request.pending > 1]
@@ -119,7 +129,7 @@ class Scheduler:
         if request in self.running:
             self._leave(request)
         else:
-            self.waiting.remove(request)
+            (self.waiting if request in self.waiting else self.later).remove(request)
         self.totals.aborted += 1
         self.event("abort", request, f"{request.num_generated} tokens")
 
@@ -168,6 +178,17 @@ class Scheduler:
         slots = [request.state_slot for request in self.running] + self._state_slots
         if sorted(slots) != list(range(self.limits.max_running)):
             raise RuntimeError(f"state slots: {slots}")
+
+    def _arrive(self) -> None:
+        """Moves requests whose step has come to the queue; steps without work are left out."""
+        if self.later and not (self.running or self.waiting):
+            skipped = min(request.arrival_step for request in self.later) - self.totals.steps
+            for request in self.later:
+                request.arrival_step -= max(0, skipped)
+        due = [request for request in self.later if request.arrival_step <= self.totals.steps]
+        for request in due:
+            self.later.remove(request)
+            self.waiting.append(request)
 
     def _rows(self, request: Request, budget: int, work: Work, computed: int | None = None) -> int:
         """How many of a request's tokens to feed; 0: wait. `computed`: if it were admitted so."""

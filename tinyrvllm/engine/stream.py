@@ -1,6 +1,7 @@
 """One request as its owner sees it."""
 
 import queue
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -31,21 +32,32 @@ class Stream:
         self.output = RequestOutput(prompt, prompt_ids, request_id=request_id)
         self._owner = owner  # keeps the engine alive
         self._worker = worker
-        self._deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
-        # The worker holds the sink, not the stream.
-        self.sink = _calling(callback, self.output) if callback else self._deltas.put
+        # What the worker holds, which must not be the stream itself.
+        self._inbox = _Inbox(self.output, callback)
         weakref.finalize(self, worker.abort, request_id)
+
+    @property
+    def sink(self) -> Callable[[Delta], None]:
+        """Where the worker puts Deltas."""
+        return self._inbox.put
+
+    @property
+    def is_running(self) -> bool:
+        """Whether more is to come from the engine; what came may be unread."""
+        return not self._inbox.ended.is_set()
+
+    def wait(self) -> None:
+        """Waits for the end, reading nothing."""
+        while not self._inbox.ended.wait(WAIT_SECONDS):
+            self._check_worker()
 
     def deltas(self) -> Iterator[Delta]:
         """What each step adds, up to and including the one with the finish reason."""
         while self.output.finish_reason is None:
             try:
-                delta = self._deltas.get(timeout=WAIT_SECONDS)
+                delta = self._inbox.deltas.get(timeout=WAIT_SECONDS)
             except queue.Empty:
-                if not self._worker.is_alive and self._deltas.empty():
-                    raise TinyrvllmError(
-                        "the engine's thread is gone: a forked process must make its own LLM"
-                    ) from None
+                self._check_worker()
                 continue
             self.output.add(delta)
             yield delta
@@ -68,14 +80,28 @@ class Stream:
         """Ends the request now; what it holds is free for others."""
         self._worker.abort(self.request_id)
 
+    def _check_worker(self) -> None:
+        if self.is_running and not self._worker.is_alive:
+            raise TinyrvllmError(
+                "the engine's thread is gone: a forked process must make an LLM of its own"
+            )
 
-def _calling(
-    callback: Callable[[Delta], object], output: RequestOutput
-) -> Callable[[Delta], None]:
-    """A sink that books a Delta before it passes it on."""
 
-    def sink(delta: Delta) -> None:
-        output.add(delta)
-        callback(delta)
+class _Inbox:
+    """Deltas on their way from the worker to the reader, or to a callback."""
 
-    return sink
+    def __init__(self, output: RequestOutput, callback: Callable[[Delta], object] | None) -> None:
+        self.deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
+        self.ended = threading.Event()
+        self._output, self._callback = output, callback
+
+    def put(self, delta: Delta) -> None:
+        try:
+            if self._callback is None:
+                self.deltas.put(delta)
+            else:
+                self._output.add(delta)
+                self._callback(delta)
+        finally:
+            if delta.finish_reason is not None:
+                self.ended.set()

@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -49,20 +49,21 @@ class Worker:
         """Whether a request would be run: not closed, and the thread has not died."""
         return not self._closed and (self._thread is None or self._thread.is_alive())
 
-    def submit(self, request: Request, sink: Sink) -> None:
-        """Queues a request. `sink` gets its Deltas in the worker's thread, the last one with a
-        finish reason.
+    def submit(self, requests: Sequence[tuple[Request, Sink]]) -> None:
+        """Queues requests, which join the engine between the same two steps. A request's sink gets
+        its Deltas in the worker's thread, the last one with a finish reason.
 
         Raises:
-            QueueFull: `max_unfinished` requests are there already.
+            QueueFull: with them more than `max_unfinished` requests would be there.
             TinyrvllmError: the worker is closed.
         """
         with self._lock:
-            if self._max_unfinished is not None and self._unfinished >= self._max_unfinished:
+            most = self._max_unfinished
+            if most is not None and self._unfinished + len(requests) > most:
                 self._engine.scheduler.totals.queue_full += 1
-                raise QueueFull(self._max_unfinished, self._retry_after())
-            self._post(lambda: self._add(request, sink))
-            self._unfinished += 1
+                raise QueueFull(most, self._retry_after())
+            self._post(lambda: self._add(requests))
+            self._unfinished += len(requests)
 
     def abort(self, id: str) -> None:
         """Ends a request, if it is still there. From any thread, at any time."""
@@ -129,12 +130,14 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - or those who wait would wait for ever
             traceback.print_exc(file=sys.stderr)
             deltas = self._engine.fail(error)
+        self.snapshot = self._engine.snapshot()  # who gets the last Delta may look at it
         for delta in deltas:
             self._deliver(delta)
 
-    def _add(self, request: Request, sink: Sink) -> None:
-        self._sinks[request.id] = sink
-        self._engine.add(request)
+    def _add(self, requests: Sequence[tuple[Request, Sink]]) -> None:
+        for request, sink in requests:
+            self._sinks[request.id] = sink
+            self._engine.add(request)
 
     def _abort(self, id: str) -> None:
         delta = self._engine.abort(id)
