@@ -6,6 +6,7 @@ whose variable has another value than ours had at that turn is the line to look 
 
 import ast
 import copy
+import importlib.util
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -47,9 +48,13 @@ def follow(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[Ste
                 seen[name] = copy.deepcopy(value)
                 steps.append(Step(last, name, seen[name]))
 
-    def each_line(frame: FrameType, event: str, _: Any) -> Any:
+    def each_line(frame: FrameType, event: str, value: Any) -> Any:
         nonlocal last, count
         if event == "exception":
+            return each_line
+        if event == "return":
+            look(frame)
+            steps.append(Step(frame.f_lineno, "the result", copy.deepcopy(value)))
             return each_line
         if last:
             look(frame)
@@ -121,9 +126,12 @@ def solution(task: HostTask) -> Any:
 
 
 def load(path: Path, name: str) -> Any:
-    names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
-    return names[name]
+    """A function of a file."""
+    found = importlib.util.spec_from_file_location(path.stem.replace(".", "_"), path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return getattr(module, name)
 
 
 def _short(value: Any) -> str:

@@ -22,8 +22,8 @@ def phases(dispatches):
             pass
 
         # 3. What the phase now reads and writes.
-        read = read
-        written = written
+        read = []
+        written = []
 
         # 4. The dispatch joins the last phase.
         found.append([dispatch])

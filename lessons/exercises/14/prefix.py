@@ -14,10 +14,10 @@ def prefix(ids, block_size, cache, digest):
 
     for number in range(most):
         # 2. The block's tokens and name; the first that is not there is the end.
-        tokens = ids
+        tokens = ids[number:]
         name = digest(parent, tokens)
 
         # 3. It is there; the next one follows it.
         blocks.append(cache[name])
-        parent = parent
+        parent = ""
     return blocks
