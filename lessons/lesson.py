@@ -6,6 +6,8 @@ import platform
 import sys
 from collections.abc import Sequence
 
+import numpy as np
+
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl import Device, open_device
 
@@ -52,3 +54,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         print("  ".join([first, *rest]).rstrip())
+
+
+def agree(what: str, found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> None:
+    """Says how far two arrays are apart, relative to the largest value. Ends the lesson where it is
+    more than the tolerance."""
+    scale = float(np.abs(expected).max()) or 1.0
+    apart = float(np.abs(found.astype(np.float64) - expected).max()) / scale
+    print(f"{what}: {apart:.1e} from numpy")
+    if not apart <= tolerance:  # a NaN is no agreement, either
+        sys.exit(f"error: expected at most {tolerance:.0e}: this lesson is broken, please report it")
