@@ -24,13 +24,20 @@ class _Memory(Owned):
     """The MTLBuffer itself. Numpy views hold it, so it outlives a closed Buffer that has some."""
 
     def __init__(
-        self, objc: ObjC, handle: Handle, address: int, nbytes: int, wrapped: NDArray | None
+        self, objc: ObjC, handle: Handle, nbytes: int, wrapped: NDArray | None
     ) -> None:
         super().__init__(objc, handle)
+        self.nbytes = nbytes
         self.wrapped = wrapped  # a memory map must stay mapped as long as the GPU may read it
-        read_only = wrapped is not None and not wrapped.flags.writeable
-        self.__array_interface__ = {
-            "version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, read_only),
+        self._contents = objc.messages(MESSAGES).contents
+
+    @property
+    def __array_interface__(self) -> dict[str, object]:
+        """Asks for the contents each time: a device with two memories then knows when it must copy."""
+        address = int(ffi.cast("uintptr_t", self._contents(self.handle)))
+        read_only = self.wrapped is not None and not self.wrapped.flags.writeable
+        return {
+            "version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": (address, read_only),
         }  # fmt: skip
 
 
@@ -61,8 +68,7 @@ class Buffer:
                 handle = send.with_memory(device.handle, start, length, shared, ffi.NULL)
             if not handle:
                 raise MetalError(f"buffer {label!r}: Metal has no room for {nbytes} bytes")
-            address = int(ffi.cast("uintptr_t", send.contents(handle)))
-            self._memory: _Memory | None = _Memory(objc, handle, address, nbytes, wrapped)
+            self._memory: _Memory | None = _Memory(objc, handle, nbytes, wrapped)
             if label:
                 send.set_label(handle, objc.string(label))
 

@@ -3,6 +3,7 @@
 import platform
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -86,8 +87,8 @@ def open_runner(
         from tinyrvllm.runner.numpy import NumpyRunner
 
         return NumpyRunner(model, num_blocks, block_size, max_seqs, batch_invariant=invariant)
-    if device == "cuda":
-        raise TinyrvllmError("device 'cuda' is not built yet: use --device soft or cpu")
+    if device == "cuda":  # an indirect command buffer is a CUDA graph there: the cheapest replay
+        options = replace(options or Options(), indirect=True)
     from tinyrvllm.mtl import open_device
     from tinyrvllm.runner.metal import MetalRunner
 

@@ -2,6 +2,7 @@
 
     runtime("soft")        runs kernels on this CPU
     runtime("soft:check")  the same with every check on
+    runtime("cuda")        runs kernels on an NVIDIA GPU
 
 The program's messages arrive by selector with C-typed arguments, as on a Mac. Read runtime.py
 (what Objective-C does), then the metal_*.py: device, library, commands, encoder, indirect.
@@ -64,7 +65,17 @@ def metal(
 
 def runtime(name: str) -> SoftRuntime:
     """The runtime behind a device name. Raises Unavailable, which says why."""
+    if name == "cuda":
+        from tinyrvllm.soft import cuda
+
+        try:
+            engine = cuda.engine()
+        except cuda.NoDriver as error:
+            raise Unavailable(str(error)) from None
+        # Apple's limits, but for how much memory there is.
+        memory = engine.card.memory
+        return metal(engine, name, Machine(max_buffer_length=memory, working_set=memory * 9 // 10))
     if name not in ("soft", "soft:check"):
-        raise Unavailable(f"expected device 'metal', 'soft' or 'soft:check', found {name!r}")
+        raise Unavailable(f"expected device 'metal', 'soft' or 'cuda', found {name!r}")
     check = name == "soft:check"
     return metal(CpuEngine(check), name, check=check)

@@ -2,7 +2,7 @@
 
 import mmap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ class Memory:
     address: int
     nbytes: int
     owner: Any = None
+    shown: Callable[[], None] | None = None  # to be told when the program asks for the contents
 
 
 @dataclass
@@ -43,8 +44,20 @@ class Run:
     touched: tuple[list[Range], list[Range]] | None = None
 
 
+@dataclass
+class Recorded:
+    """Dispatches of an indirect command buffer; those of one phase may overlap."""
+
+    phases: list[list[Run]]
+    prepared: Any = None  # what the engine made of them
+
+
 class Engine(Protocol):
-    """Compiles MSL and runs dispatches: soft/cpu on this CPU, soft/cuda on an NVIDIA GPU."""
+    """Compiles MSL and runs dispatches: soft/cpu on this CPU, soft/cuda on an NVIDIA GPU.
+
+    An engine that runs beside the CPU has `submit` and `finish` as well (soft/cuda/engine.py), and
+    `wrap` where it must know of the program's own memory; one with `replays` takes `Recorded`.
+    """
 
     description: str  # for the device's name
 

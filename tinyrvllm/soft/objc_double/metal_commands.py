@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from .engine import Memory, Run
+from .engine import Memory, Recorded, Run
 from .foundation import NSError
 from .hazards import Hazards
 from .metal_device import MTLBuffer, SoftObject
@@ -68,7 +68,8 @@ class MTLCommandBuffer(SoftObject):
         self.status_now = NOT_ENQUEUED
         self.waited = False
         self.encoder: Any = None  # the last one made
-        self.runs: list[Run] = []
+        self.runs: list[Run | Recorded] = []
+        self._submitted: Any = None  # by an engine that runs beside the CPU
         self.hazards: list[Hazards] = []
         self.buffers: set[MTLBuffer] = set()
         self.start = self.end = 0.0
@@ -107,6 +108,9 @@ class MTLCommandBuffer(SoftObject):
             buffer.users.add(self)
         self.retain()  # the queue keeps it until it has run
         self.queue.committed.append(self)
+        submit = getattr(self.soft.engine, "submit", None)
+        if self.runs and submit is not None:
+            self._submitted = submit(self.runs)
 
     @message("waitUntilCompleted")
     def wait(self) -> None:
@@ -141,9 +145,14 @@ class MTLCommandBuffer(SoftObject):
 
     def run(self) -> None:
         """Executes on the engine; called by the queue, in order."""
+        engine: Any = self.soft.engine
         self.start = time.perf_counter()
-        faults = self.soft.engine.run(self.runs) if self.runs else []
-        self.end = time.perf_counter()
+        if self._submitted is None:
+            faults = engine.run(self.runs) if self.runs else []
+            self.end = time.perf_counter()
+        else:
+            faults, seconds = engine.finish(self._submitted)
+            self.end = self.start + seconds
         for hazards in self.hazards:
             faults.extend(hazards.conflicts())
         self._failure = "\n".join(faults)
@@ -169,6 +178,8 @@ class MTLCommandBuffer(SoftObject):
         if self._constants_used + nbytes > CONSTANTS:
             spare = self.queue.spare_constants
             self._constants.append(spare.pop() if spare else self.soft.engine.allocate(CONSTANTS))
+            if self._constants[-1].shown is not None:
+                self._constants[-1].shown()
             self._constants_used = 0
         address = self._constants[-1].address + self._constants_used
         ffi.memmove(ffi.cast("void *", address), pointer, nbytes)

@@ -5,7 +5,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, cast
 
-from .engine import CompileError, Engine
+from .engine import CompileError, Engine, Memory
 from .foundation import NSString, fail, warn
 from .runtime import DoubleRuntime, ObjCObject, message
 from .signatures import ObjCError, ffi
@@ -99,7 +99,7 @@ class MTLDevice(SoftObject):
             memory = self.soft.engine.allocate(length)
         except (MemoryError, OSError):
             return None
-        return MTLBuffer(self.runtime, memory.address, memory.nbytes, options, memory.owner)
+        return MTLBuffer(self.runtime, memory, options)
 
     @message("newBufferWithBytesNoCopy:length:options:deallocator:")
     def new_wrapped(
@@ -115,7 +115,8 @@ class MTLDevice(SoftObject):
             )
         if not 0 < length <= self.soft.machine.max_buffer_length:
             return None
-        return MTLBuffer(self.runtime, address, length, options)
+        wrap = getattr(self.soft.engine, "wrap", Memory)
+        return MTLBuffer(self.runtime, wrap(address, length), options)
 
     @message("newLibraryWithSource:options:error:")
     def new_library(self, source: Any, options: Any, error: Any) -> ObjCObject | None:
@@ -174,11 +175,9 @@ class MTLBuffer(SoftObject):
 
     owners = ("MTLBuffer", "MTLResource")
 
-    def __init__(
-        self, runtime: DoubleRuntime, address: int, nbytes: int, options: int, memory: Any = None
-    ) -> None:
+    def __init__(self, runtime: DoubleRuntime, memory: Memory, options: int) -> None:
         super().__init__(runtime)
-        self.address, self.nbytes, self.memory = address, nbytes, memory
+        self.address, self.nbytes, self.memory = memory.address, memory.nbytes, memory
         self.users: set[ObjCObject] = set()  # unfinished command buffers that refer to it
         self.storage = options >> 4 & 15
         if self.storage not in (STORAGE_SHARED, STORAGE_PRIVATE):
@@ -193,7 +192,11 @@ class MTLBuffer(SoftObject):
 
     @message("contents")
     def contents(self) -> Any:
-        return None if self.storage == STORAGE_PRIVATE else ffi.cast("void *", self.address)
+        if self.storage == STORAGE_PRIVATE:
+            return None
+        if self.memory.shown is not None:
+            self.memory.shown()
+        return ffi.cast("void *", self.address)
 
     @message("setLabel:")
     def set_label(self, label: Any) -> None:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from .bindings import Bindings
-from .metal_device import SoftObject
+from .engine import Recorded, Run
+from .metal_device import MTLBuffer, SoftObject
 from .metal_encoder import MTLComputeCommandEncoder, size
 from .runtime import DoubleRuntime, ObjCObject, message
 from .signatures import ObjCError
@@ -50,6 +51,7 @@ class MTLIndirectCommandBuffer(SoftObject):
             raise ObjCError("inherited buffers or pipelines are not supported: set both to NO")
         self.slots, self.threadgroup_slots = described.slots, described.threadgroup_slots
         self.commands = [MTLIndirectComputeCommand(runtime, self) for _ in range(count)]
+        self._recorded: dict[tuple[int, int], tuple[Recorded, set[MTLBuffer]]] = {}
 
     @message("indirectComputeCommandAtIndex:")
     def command(self, index: int) -> ObjCObject:
@@ -67,6 +69,9 @@ class MTLIndirectCommandBuffer(SoftObject):
             raise ObjCError(f"{self}: commands {first} to {last - 1} of {len(self.commands)}")
         # an older GPU runs a pipeline from here only after the encoder has had it set
         needs_setting = self.soft.machine.family < 1009
+        if getattr(self.soft.engine, "replays", False) and not needs_setting:
+            self._replay(encoder, first, last)
+            return
         for index, command in enumerate(self.commands[first:last], start=first):
             if command.sizes is None:
                 raise ObjCError(f"{self}: command {index} has no dispatch recorded")
@@ -86,6 +91,34 @@ class MTLIndirectCommandBuffer(SoftObject):
                 encoder.hazards.barrier(None)
             encoder.record(command.bindings, *command.sizes)
 
+    def _replay(self, encoder: MTLComputeCommandEncoder, first: int, last: int) -> None:
+        """The same, in one item: checked when first executed, then with every buffer it uses."""
+        if (first, last) not in self._recorded:
+            phases: list[list[Run]] = []
+            buffers: set[MTLBuffer] = set()
+            for index, command in enumerate(self.commands[first:last], start=first):
+                if command.sizes is None:
+                    raise ObjCError(f"{self}: command {index} has no dispatch recorded")
+                groups, threads = command.sizes
+                limit = self.soft.machine.max_threadgroup_memory
+                run = command.bindings.run(command, groups, threads, limit)
+                if command.barrier or not phases:
+                    phases.append([])
+                phases[-1].append(run)
+                buffers |= {buffer for buffer, *_ in command.bindings.buffers.values() if buffer}
+            self._recorded[first, last] = Recorded(phases), buffers
+        recorded, buffers = self._recorded[first, last]
+        if missing := buffers - encoder.used:
+            raise ObjCError(
+                f"{self} uses {next(iter(missing))}, which the encoder was not told of: send "
+                "useResources:count:usage: on every replay"
+            )
+        encoder.commands.runs.append(recorded)
+
+    def changed(self) -> None:
+        """A command was recorded anew."""
+        self._recorded.clear()
+
     def dealloc(self) -> None:
         for command in self.commands:
             command.release()
@@ -97,6 +130,7 @@ class MTLIndirectComputeCommand(SoftObject):
     def __init__(self, runtime: DoubleRuntime, parent: MTLIndirectCommandBuffer) -> None:
         super().__init__(runtime)
         self._slots, self._threadgroup_slots = parent.slots, parent.threadgroup_slots
+        self._changed = parent.changed
         self.bindings = Bindings()
         self.sizes: tuple | None = None
         self.barrier = False
@@ -129,6 +163,7 @@ class MTLIndirectComputeCommand(SoftObject):
     @message("concurrentDispatchThreadgroups:threadsPerThreadgroup:")
     def dispatch(self, groups: Any, threads: Any) -> None:
         self.sizes = (size(groups), size(threads))
+        self._changed()
 
     @message("setBarrier")
     def set_barrier(self) -> None:

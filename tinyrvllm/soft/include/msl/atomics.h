@@ -90,6 +90,23 @@ MSL_INLINE bool atomic_compare_exchange_weak_explicit(P p, thread detail::value_
                                    __ATOMIC_RELAXED);
 }
 
+#ifdef MSL_CUDA
+#define MSL_FETCH(name, TYPES, call)                                                          \
+  template <class P>                                                                    \
+    requires detail::TYPES<detail::value_t<P>>                                          \
+  MSL_INLINE detail::value_t<P> atomic_fetch_##name##_explicit(P p, detail::value_t<P> b, \
+                                                               memory_order) {          \
+    return call;                                                                        \
+  }
+MSL_FETCH(add, Sum, ::atomicAdd(detail::at(p), b))
+MSL_FETCH(sub, Sum, ::atomicAdd(detail::at(p), -b))
+MSL_FETCH(min, Counter, ::atomicMin(detail::at(p), b))
+MSL_FETCH(max, Counter, ::atomicMax(detail::at(p), b))
+MSL_FETCH(and, Counter, ::atomicAnd(detail::at(p), b))
+MSL_FETCH(or, Counter, ::atomicOr(detail::at(p), b))
+MSL_FETCH(xor, Counter, ::atomicXor(detail::at(p), b))
+#undef MSL_FETCH
+#else
 #define MSL_FETCH(name, TYPES, expression)                                                         \
   template <class P>                                                                               \
     requires detail::TYPES<detail::value_t<P>>                                                     \
@@ -106,6 +123,7 @@ MSL_FETCH(and, Counter, a &b)
 MSL_FETCH(or, Counter, a | b)
 MSL_FETCH(xor, Counter, a ^ b)
 #undef MSL_FETCH
+#endif
 // For ulong Metal has these two only, and they return nothing.
 #define MSL_ULONG(name, expression)                                      \
   template <class P>                                                     \

@@ -3,6 +3,14 @@
 #pragma once
 #include "types.h"
 
+#ifdef MSL_CUDA
+namespace metal {  // vec<bool, N> is a class like the others, and comparisons give it
+namespace detail {
+template <class T> using bool_like = with_elem<T, bool>;
+}
+template <class T, int N> using any_vec = vec<T, N>;
+}  // namespace metal
+#else
 namespace metal::detail {
 template <int N> struct bools { typedef bool type; };
 template <class T> using bool_like = typename bools<size<T>>::type;   // float3 -> bool3, float -> bool
@@ -57,3 +65,4 @@ template <> struct vec_of<bool, 4> { typedef bool4 type; };
 // vec<T, N> where T may be bool: what the front end puts into typedefs. A function template cannot deduce T from it.
 template <class T, int N> using any_vec = typename detail::vec_of<T, N>::type;
 }  // namespace metal
+#endif

@@ -43,6 +43,11 @@ template <class V, class... A> MSL_INLINE constexpr V make(A... a) {
   if constexpr (requires { typename V::unpacked; }) return make<typename V::unpacked>(a...);
   else return detail::construct<V>(detail::unpack(a)...);
 }
+#ifdef MSL_CUDA  // packed vectors are not copied on the way
+template <class V, class T, int N> MSL_INLINE constexpr V make(const packed<T, N> &a) {
+  return detail::construct<V>(detail::load_packed<T, N>(a.c));
+}
+#endif
 template <class V> struct caster {};
 template <class V, class A> MSL_INLINE constexpr V operator->*(caster<V>, A a) {
   return make<V>(a);

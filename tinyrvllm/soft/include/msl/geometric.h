@@ -7,7 +7,7 @@ namespace metal {
 namespace detail {
 MSL_INLINE float sum_of(float2 p) { return p.x + p.y; }
 MSL_INLINE float sum_of(float3 p) { return p.x + p.y + p.z; }
-MSL_INLINE float sum_of(float4 p) { return sum_of(p.xy + p.zw); }
+MSL_INLINE float sum_of(float4 p) { return (p.x + p.z) + (p.y + p.w); }
 }  // namespace detail
 
 #define MSL_GEOMETRIC(T)                                                                                   \
@@ -30,6 +30,8 @@ MSL_INLINE float sum_of(float4 p) { return sum_of(p.xy + p.zw); }
 MSL_GEOMETRIC(float2) MSL_GEOMETRIC(float3) MSL_GEOMETRIC(float4)
 MSL_GEOMETRIC(half2) MSL_GEOMETRIC(half3) MSL_GEOMETRIC(half4)
 #undef MSL_GEOMETRIC
-MSL_INLINE float3 cross(float3 a, float3 b) { return a.yzx * b.zxy - a.zxy * b.yzx; }
-MSL_INLINE half3 cross(half3 a, half3 b) { return a.yzx * b.zxy - a.zxy * b.yzx; }
+#define MSL_CROSS(T)                                                                                       \
+  MSL_INLINE T cross(T a, T b) { return T{a.y * b.z - a.z * b.y, a.z * b.x - a.x * b.z, a.x * b.y - a.y * b.x}; }
+MSL_CROSS(float3) MSL_CROSS(half3)
+#undef MSL_CROSS
 }  // namespace metal

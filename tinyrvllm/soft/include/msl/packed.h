@@ -3,6 +3,8 @@
 #pragma once
 #include "types.h"
 
+#ifndef MSL_CUDA  // soft/cuda/include/vec.h has its own
+
 namespace metal {
 template <class T> struct packed3 {
   typedef T unpacked __attribute__((ext_vector_type(3)));
@@ -47,3 +49,4 @@ MSL_PACKED_ASSIGN(&) MSL_PACKED_ASSIGN(|) MSL_PACKED_ASSIGN(^) MSL_PACKED_ASSIGN
 MSL_PACKED(float) MSL_PACKED(half) MSL_PACKED(bfloat) MSL_PACKED(char) MSL_PACKED(uchar) MSL_PACKED(short)
 MSL_PACKED(ushort) MSL_PACKED(int) MSL_PACKED(uint) MSL_PACKED(long) MSL_PACKED(ulong)
 #undef MSL_PACKED
+#endif

@@ -8,6 +8,9 @@
 #include "integer.h"
 #include "math.h"
 
+#ifdef MSL_CUDA
+#include "collective.h"
+#endif
 #define MSL_SITE                                                                                   \
   uint site = __builtin_LINE() * 2048u + __builtin_COLUMN()  // the operation's place in the source
 
@@ -28,6 +31,7 @@ MSL_INLINE constexpr mem_flags operator&(mem_flags a, mem_flags b) {
 }
 
 namespace detail {
+#ifndef MSL_CUDA
 MSL_INLINE uint lane() { return msl::thread_index() & 31; }
 
 template <class Op> MSL_INLINE typename Op::Out collective(typename Op::In v, uint site) {
@@ -40,6 +44,7 @@ template <class Op> MSL_INLINE typename Op::Out collective(typename Op::In v, ui
   msl::arrive<Op>(a, s, me, site);
   return ((typename Op::Out *)s->result)[Op::one ? 0 : me & 31];
 }
+#endif
 
 // The types that Metal's simd functions take; 64-bit integers are not among them.
 template <class T>

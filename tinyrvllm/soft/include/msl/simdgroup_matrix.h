@@ -9,6 +9,7 @@
 #pragma once
 #include "simd_ops.h"
 
+#ifndef MSL_CUDA
 namespace metal {
 namespace detail {
 typedef float float8 __attribute__((ext_vector_type(8)));
@@ -29,9 +30,12 @@ MSL_INLINE void multiply_rows(float8 *d, const float8 *a, const float8 *b, const
 }
 }  // namespace detail
 }  // namespace metal
+#endif
 
-#ifdef MSL_MATRIX_PER_LANE
+#if defined(MSL_MATRIX_PER_LANE)
 #include "simdgroup_matrix_per_lane.h"
+#elif defined(MSL_CUDA)
+#include "tensor_core_matrix.h"
 #else
 namespace metal {
 template <class T, int COLUMNS = 8, int ROWS = 8> struct simdgroup_matrix {

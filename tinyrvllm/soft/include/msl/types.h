@@ -7,6 +7,9 @@
 #pragma once
 #include "runtime.h"
 
+#ifdef MSL_CUDA
+#include "vec.h"  // NVRTC has no vectors: classes of soft/cuda/include
+#else
 #ifdef MSL_AS
 #define device __attribute__((address_space(1)))
 #define constant const __attribute__((address_space(2)))
@@ -51,6 +54,7 @@ MSL_VECTORS(uint)
 MSL_VECTORS(long)
 MSL_VECTORS(ulong)
 #undef MSL_VECTORS
+#endif
 
 namespace metal {
 using ::ptrdiff_t;
@@ -61,11 +65,13 @@ template <class A, class B> inline constexpr bool same = false;
 template <class A> inline constexpr bool same<A, A> = true;
 }  // namespace detail
 
+#ifndef MSL_CUDA
 // A bool vector of clang's is bit-packed in memory, Metal's is not: boolN is a class (bool_vector.h), which the front
 // end also puts in place of vec<bool, N>.
 template <class T, int N>
   requires(!detail::same<T, bool>)
 using vec = T __attribute__((ext_vector_type(N)));
+#endif
 
 namespace detail {
 // Components and element type of a scalar (1), a vector or a bool vector.
@@ -74,11 +80,19 @@ template <class T> struct shape {
   typedef T elem;
   template <class U> using with = U;
 };
+#ifdef MSL_CUDA
+template <class T, int N> struct shape<vec<T, N>> {
+  static constexpr int n = N;
+  typedef T elem;
+  template <class U> using with = vec<U, N>;
+};
+#else
 template <class T, int N> struct shape<T __attribute__((ext_vector_type(N)))> {
   static constexpr int n = N;
   typedef T elem;
   template <class U> using with = U __attribute__((ext_vector_type(N)));
 };
+#endif
 template <class T> inline constexpr int size = shape<T>::n;
 template <class T> using elem = typename shape<T>::elem;
 template <class T, class U> using with_elem =

@@ -1,0 +1,22 @@
+// metal_stdlib on an NVIDIA GPU: the shared headers of soft/include over the ones of this folder.
+#pragma once
+#define MSL_CUDA
+#include "builtins.h"
+#include "msl/types.h"
+#include "elementwise.h"
+#include "msl/bool_vector.h"
+#include "msl/construct.h"
+#include "msl/type_traits.h"
+#include "msl/array.h"
+#include "msl/math.h"
+#include "msl/integer.h"
+#include "msl/relational.h"
+#include "msl/geometric.h"
+#include "msl/matrix.h"
+#include "msl/pack.h"
+#include "msl/simd_ops.h"
+#include "msl/quad_ops.h"
+#include "atomics_cuda.h"
+#include "msl/atomics.h"
+#include "msl/simdgroup_matrix.h"
+#include "entry.h"
