@@ -116,7 +116,7 @@ def touched(
         lanes = "simdgroups" if only.whole_simdgroup else "threads"
         count = len({a.thread for a in frame})
         efficiency = (
-            f", {lines_touched(frame):.3g} x the cache lines that hold them"
+            f", {lines_touched(frame):.3g} times the cache lines that their bytes would fill"
             if only.memory == "device" and not only.whole_simdgroup
             else ""
         )
@@ -125,7 +125,7 @@ def touched(
             f"{only.verb} {name}{efficiency}; {only.step} barriers passed"
         )
         body.append(_frame(number, len(shown), [*marks, _text(0, rows * CELL + 18, text)]))
-    return _svg(max(columns * CELL, 620), rows * CELL + 26, body)
+    return _svg(max(columns * CELL, 700), rows * CELL + 26, body)
 
 
 def owners(log: "DispatchLog", name: str, columns: int, element: int = 4) -> str:
@@ -143,7 +143,7 @@ def owners(log: "DispatchLog", name: str, columns: int, element: int = 4) -> str
         f"{name}: who wrote each element; the colour is the threadgroup, the number the thread"
     )
     return _svg(
-        max(columns * CELL, 620), rows * CELL + 26,
+        max(columns * CELL, 700), rows * CELL + 26,
         [_grid(rows, columns), *marks, _text(0, rows * CELL + 18, caption)],
     )  # fmt: skip
 
