@@ -21,12 +21,12 @@ rows took 70 us where 5 to 10 were due.
 import numpy as np
 import pictures
 import spills
-from lesson import agree, device, table
+from lesson import agree, checking_device, device, table
 
 from tinyrvllm.kernels import gemm, ksplit, matvec
 from tinyrvllm.kernels.cases import case, prepare
 from tinyrvllm.kernels.launch import run
-from tinyrvllm.mtl import MetalError, open_device
+from tinyrvllm.mtl import MetalError
 from tinyrvllm.mtl.library import SHADERS, splice
 
 gpu = device()
@@ -67,7 +67,7 @@ table(("kernel", "threadgroups", "simdgroups", "barriers in a row"), rows)
 # 31, 32 to 63, ...) take their own columns.
 
 # %%
-checking = open_device("soft:check")
+checking = checking_device()
 small = prepare(case("ksplit", kind="F16", rows=8, outputs=16, inputs=256), checking, rng)
 (log,) = pictures.watch(checking, *small.launches)
 pictures.save("09_ksplit", pictures.touched(log, "weight", columns=16, element=32))

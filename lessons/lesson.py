@@ -1,6 +1,8 @@
 """What every lesson starts with: the device that was asked for, and tables of what was measured."""
 
 import argparse
+import atexit
+import gc
 import os
 import platform
 import sys
@@ -12,6 +14,7 @@ from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl import Device, open_device
 
 DEVICES = ("soft", "soft:check", "metal", "cuda")
+_KEPT: list[Device] = []
 
 
 def device_name() -> str:
@@ -41,6 +44,22 @@ def device() -> Device:
     except TinyrvllmError as reason:
         sys.exit(f"error: {reason}")
     print(f"device: {opened.name}")
+    _KEPT.append(opened)
+    return opened
+
+
+@atexit.register
+def _end() -> None:
+    """The lesson's buffers go before their devices, which would complain about them."""
+    vars(sys.modules["__main__"]).clear()
+    gc.collect()
+    _KEPT.clear()
+
+
+def checking_device() -> Device:
+    """The software device with every check on, whatever the lesson's own device is."""
+    opened = open_device("soft:check")
+    _KEPT.append(opened)
     return opened
 
 
