@@ -116,6 +116,13 @@ class Engine:
         self.pool.release(blocks)
         return np.concatenate(pieces)
 
+    def record(self, trace: "Trace | None") -> None:
+        """Has the steps from now on recorded, or no longer."""
+        self._end_chain()
+        if trace:
+            self.runner.time_dispatches()
+        self.trace = trace
+
     def check(self) -> None:
         """Raises PoolError unless every block and state slot is accounted for."""
         self.scheduler.check()

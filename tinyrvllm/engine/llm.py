@@ -235,12 +235,12 @@ class LLM:
 
     @property
     def trace(self) -> Trace | None:
-        """Set it to a Trace to have the steps recorded."""
+        """Set it to a Trace to have steps, and a device's dispatches one by one, recorded."""
         return self._engine.trace
 
     @trace.setter
     def trace(self, trace: Trace | None) -> None:
-        self._engine.trace = trace
+        self._worker.call(lambda engine: engine.record(trace))
 
     def report(self) -> "Report | None":
         """What the last step cost; None where there is no device."""
