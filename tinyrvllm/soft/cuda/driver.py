@@ -77,6 +77,7 @@ class Card:
         self._device = call("cuDeviceGet", 0)
         self._context = call("cuDevicePrimaryCtxRetain", self._device)
         self._thread = threading.local()
+        self.lock = threading.RLock()  # for what threads share: buffers' states, spare events
         self.enter()
         attribute = driver.CUdevice_attribute
         major, minor = (

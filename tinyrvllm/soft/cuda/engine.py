@@ -94,26 +94,30 @@ class CudaEngine:
 
     def submit(self, items: Sequence[Run | Recorded]) -> Ticket:
         """Starts dispatches in order, after all that was submitted before."""
-        self.card.enter()
-        ticket = Ticket(self._event(), self._event(), self._event())
-        try:
-            prepared = [self._prepared(item) for item in items]
-            buffers = {id(b): b for p in prepared for b in p.buffers}
-            for buffer in buffers.values():
-                buffer.upload()
-            self.card.record(ticket.start)
-            for work in prepared:
-                if work.graph is not None:
-                    work.graph.launch()
-                for launch in work.launches:
-                    self.card.launch(launch)
-            self.card.record(ticket.end)
-            for number in set().union(*(p.written for p in prepared)):
-                self._stage(buffers[number], ticket)
-            self.card.record(ticket.done)
-        except CudaError as error:
-            ticket.fault = str(error)
+        with self.card.lock:
+            self.card.enter()
+            ticket = Ticket(self._event(), self._event(), self._event())
+            try:
+                self._start(items, ticket)
+            except CudaError as error:
+                ticket.fault = str(error)
         return ticket
+
+    def _start(self, items: Sequence[Run | Recorded], ticket: Ticket) -> None:
+        prepared = [self._prepared(item) for item in items]
+        buffers = {id(b): b for p in prepared for b in p.buffers}
+        for buffer in buffers.values():
+            buffer.upload()
+        self.card.record(ticket.start)
+        for work in prepared:
+            if work.graph is not None:
+                work.graph.launch()
+            for launch in work.launches:
+                self.card.launch(launch)
+        self.card.record(ticket.end)
+        for number in set().union(*(p.written for p in prepared)):
+            self._stage(buffers[number], ticket)
+        self.card.record(ticket.done)
 
     def finish(self, ticket: Ticket) -> tuple[list[str], float]:
         """Waits; returns what went wrong, and the seconds on the card."""
@@ -123,9 +127,10 @@ class CudaEngine:
             if not ticket.fault:
                 self.card.wait_for(ticket.done)
                 seconds = self.card.seconds(ticket.start, ticket.end)
-                for buffer, staged in ticket.staged:
-                    buffer.receive(staged)
-                    self._spare_pinned[buffer.nbytes].append(staged)
+                with self.card.lock:
+                    for buffer, staged in ticket.staged:
+                        buffer.receive(staged)
+                        self._spare_pinned[buffer.nbytes].append(staged)
         except CudaError as error:
             ticket.fault = f"{error}; --device soft:check names the kernel, the line and the thread"
         self._spare_events += (ticket.start, ticket.end, ticket.done)

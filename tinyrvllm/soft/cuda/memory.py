@@ -55,20 +55,15 @@ class TwoSided:
 
     def show(self) -> None:
         """The host asks for its contents: to read them, to write them, or both."""
-        self.card.enter()
-        if not self.shown:
-            self.shown = True
-            self.card_newer |= self._device != 0
-            if self.small and self.card_newer:
+        with self.card.lock:
+            self.card.enter()
+            self.shown = self.host_newer = True
+            if self.card_newer:
                 self.card.download(self.host, self.device, self.nbytes)
                 self.card.wait()
-                self.keep()
                 self.card_newer = False
-        if self.card_newer:
-            self.card.download(self.host, self.device, self.nbytes)
-            self.card.wait()
-            self.card_newer = False
-        self.host_newer = True
+                if self.small:
+                    self._copied = self.mirror().copy()
 
     def upload(self) -> None:
         """Before work: the card gets what the host wrote."""
@@ -87,16 +82,10 @@ class TwoSided:
             self.card.upload(self.device + first, self.host + first, last - first)
             self._copied[first:last] = mirror[first:last]
 
-    def keep(self) -> None:
-        """The mirror is what the card has."""
-        self._copied = self.mirror().copy()
-
     def receive(self, staged: np.ndarray) -> None:
         """After work: the mirror gets what the kernels wrote."""
         self.mirror()[:] = staged
-        if self._copied is None:
-            self._copied = np.empty(self.nbytes, np.uint8)
-        self._copied[:] = staged
+        self._copied = staged.copy()
 
 
 def view(address: int, nbytes: int) -> np.ndarray:
