@@ -33,15 +33,9 @@ class MetalRunner:
     """
 
     def __init__(
-        self,
-        model: Model,
-        device: Device,
-        num_blocks: int,
-        block_size: int = 16,
-        max_seqs: int = 64,
-        options: Options | None = None,
-        max_context: int | None = None,
-    ) -> None:
+        self, model: Model, device: Device, num_blocks: int, block_size: int = 16,
+        max_seqs: int = 64, options: Options | None = None, max_context: int | None = None,
+    ) -> None:  # fmt: skip
         self.config = config = model.config
         self.device = device
         self.options = options = options or Options()
@@ -57,7 +51,6 @@ class MetalRunner:
         # Two, so that one can be read while the next step writes the other.
         self.results = [device.buffer(RESULT_BYTES * self.max_rows, f"results {i}") for i in (0, 1)]
         pools = self._pools(conv.state_bytes(max_seqs, config.hidden_size, config.conv_kernel))
-        self._state_shape = max_seqs, config.conv_kernel - 1, config.hidden_size
         self.forward = Forward(config, tensors, self.step, self.scratch, layout, pools, options)
         self.head = Head(self.forward, self.max_samples)
         self.last_programs: list[Program] = []  # of the last command buffer, for reports
@@ -155,19 +148,19 @@ class MetalRunner:
 
     def state(self, slot: int) -> list[np.ndarray]:
         """A copy of a sequence's convolution state."""
-        self._settle()
         return [states[slot].copy() for states in self._states()]
 
     def set_state(self, slot: int, state: list[np.ndarray]) -> None:
         """Lets a sequence go on from a state that `state` has returned."""
-        self._settle()
         for states, saved in zip(self._states(), state, strict=True):
             states[slot] = saved
 
     def _states(self) -> list[np.ndarray]:
         """[max_seqs, taps - 1, hidden] of each short convolution."""
-        pools = [pool[0] for pool in self.forward.pools if len(pool) == 1]
-        return [pool.buffer.numpy(np.float32, self._state_shape) for pool in pools]
+        self._settle()
+        shape = -1, self.config.conv_kernel - 1, self.config.hidden_size
+        pools = (pool[0].buffer for pool in self.forward.pools if len(pool) == 1)
+        return [buffer.numpy(np.float32).reshape(shape) for buffer in pools]
 
     # ---- decode steps that follow one another on the device
 
