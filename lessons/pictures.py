@@ -121,7 +121,7 @@ def touched(
             else ""
         )
         text = (
-            f"step {number + 1} of {len(frames)}, line {only.line}: {count} {lanes} "
+            f"step {number + 1} of {len(frames)}, {only.file}:{only.line}: {count} {lanes} "
             f"{only.verb} {name}{efficiency}; {only.step} barriers passed"
         )
         body.append(_frame(number, len(shown), [*marks, _text(0, rows * CELL + 18, text)]))
