@@ -6,15 +6,20 @@ import gc
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+from gguf import GGMLQuantizationType
 
+from tinyrvllm import shapes
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl import Device, open_device
 
 DEVICES = ("soft", "soft:check", "metal", "cuda")
 _KEPT: list[Device] = []
+_FOLDERS: list[tempfile.TemporaryDirectory] = []
 
 
 def device_name() -> str:
@@ -83,3 +88,13 @@ def agree(what: str, found: np.ndarray, expected: np.ndarray, tolerance: float =
     print(f"{what}: {apart:.1e} from numpy")
     if not apart <= tolerance:  # a NaN is no agreement, either
         sys.exit(f"error: expected at most {tolerance:.0e}: this lesson is broken, please report it")
+
+
+def small_model(layers: int = 4) -> Path:
+    """The file of a model with random weights, small enough for any device: it writes nonsense."""
+    shape = shapes.Shape("llama", layers, 192, 512, heads=6, kv_heads=2, vocab=2048, rope_base=1e4)
+    folder = tempfile.TemporaryDirectory(prefix="tinyrvllm-", ignore_cleanup_errors=True)
+    _FOLDERS.append(folder)
+    path = Path(folder.name) / "small.gguf"
+    shapes.write(path, shape, GGMLQuantizationType.Q8_0)
+    return path

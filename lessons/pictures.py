@@ -247,7 +247,7 @@ def layer(program: Program, first: int, count: int) -> str:
     heaviest = max(sum(_bytes(x) for x in phase) for phase in phases)
     body, x, tallest = [], 0.0, max(map(len, phases))
     for number, phase in enumerate(phases):
-        width = max(64.0, 240.0 * max(_bytes(x) for x in phase) / heaviest)
+        width = max(100.0, 240.0 * max(_bytes(x) for x in phase) / heaviest)
         for level, launch in enumerate(phase):
             y = level * 50
             body.append(
