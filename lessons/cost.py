@@ -84,7 +84,7 @@ def table(yours: Cost, ours: Cost, title: str) -> str:
     width = max(len(title) + 8, 34)
     text = [f"  {f'cost ({title})':{width}} {'yours':>10} {'ours':>10}"]
     text += [f"  {name:{width}} {_number(a):>10} {_number(b):>10}" for name, a, b in rows]
-    if yours.worst_line:
+    if yours.worst_line and yours.worst_lines > ours.worst_lines:
         text.append(
             f"  line {yours.worst_line}: the 32 lanes of a simdgroup touch {yours.worst_lines} "
             f"lines of {LINE_BYTES} bytes at once; neighbouring lanes should read neighbours"

@@ -5,14 +5,15 @@ not all reach ...); a wrong value. A wrong value is traced to a line: the thread
 once more, statement by statement, and the first variable that leaves the specification names it.
 """
 
+import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from lessons.spec import Case, Size, Task, Thread, Watched
+from lessons.blame import Blame, blame
+from lessons.spec import Case, Size, Task, Thread
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl.library import PRELUDE, splice
 from tinyrvllm.soft.cpu import access_log
@@ -135,7 +136,7 @@ class Judge:
         head = lines[0]
         if report.file != self.path.name:  # in a helper of ours: the call is the student's
             calls = [text for text in lines if f"from {self.path.name}:" in text]
-            line = int(calls[-1].split(f"{self.path.name}:")[1].split(":")[0]) if calls else 1
+            line = int(calls[0].split(f"{self.path.name}:")[1].split(":")[0]) if calls else 1
         elif report.kind == "early-return" and (returns := self._returns_before(line)):
             line, clue = returns[-1], f"threads that return here never reach line {line}"
             head, lines = clue, ["", f"  {head}", *lines[1:]]
@@ -185,63 +186,44 @@ class Judge:
         if writers:
             last = writers[-1]
             thread = _thread(case, last.group, last.thread)
-            more.insert(0, f"  written by {_who(thread)}, line {last.line}: {self._line(last.line)}")
-            line = last.line
+            line = last.line_in(self.path.name)
+            more.insert(0, f"  written by {thread}, line {line}: {self._line(line)}")
         else:
             more.insert(0, f"  no thread wrote it: it is as it was before ({found[index]:.6g})")
-            line = stores[-1].line if stores else self.library.functions[self.task.kernel].line
+            line = self.library.functions[self.task.kernel].line
+            line = stores[-1].line_in(self.path.name) if stores else line
             if case.owner is None:
                 return Wrong(self.path.name, line, wants, *more)
             thread = case.owner(slot, index)
-            more.insert(1, f"  expected {_who(thread)} to write it")
-        for source in [*case.upstream(thread), thread]:  # a wrong sum may be made of wrong parts
-            events = self.events(case, source)
-            blamed = blame(events, case.watched(source), self.task.relative)
-            if blamed:
-                thread = source
-                break
+            more.insert(1, f"  expected {thread} to write it")
+        blamed = self._blame(case, thread)
         if blamed:
-            line, text = blamed
+            line = blamed.line
             more = [f"  so {wants}", *more, f"  line {line}: {self._line(line)}"]
-            return Wrong(self.path.name, line, f"{text} in {_who(thread)}", *more)
+            return Wrong(self.path.name, line, blamed.text, *more)
+        events = self.events(case, thread)
         if not writers and events:
             line = events[-1].line
             more.insert(2, f"  the last that it does is line {line}: {self._line(line)}")
         return Wrong(self.path.name, line, wants, *more)
 
+    def _blame(self, case: Case, thread: Thread) -> Blame | None:
+        """The first variable that leaves the specification, in this thread or, if it may be made of
+        what others computed, in one of those."""
+        best = blame(self.events(case, thread), thread, case, self.task.relative)
+        threads = case.threads[0] * case.threads[1] * case.threads[2]
+        group = _flat(thread.group, case.groups)
+        others = (_thread(case, group, index) for index in range(threads))
+        for other in itertools.chain(case.upstream(thread), others):
+            if best is None or best.rank == 0:
+                break
+            found = blame(self.events(case, other), other, case, self.task.relative)
+            if found and found.rank < best.rank:
+                best = found
+        return best
+
     def _line(self, number: int) -> str:
         return self.path.read_text(encoding="utf-8").splitlines()[number - 1].strip()
-
-
-def blame(
-    events: list[Event], watched: dict[str, Watched], relative: float
-) -> tuple[int, str] | None:
-    """The earliest line where a variable leaves the specification, and how."""
-    found: list[tuple[int, int, str]] = []
-
-    def compare(name: str, number: int, event: Event, allowed: Sequence[float], is_: str) -> None:
-        value = event.value[0]
-        if not np.isclose(value, allowed, rtol=relative, atol=1e-7, equal_nan=True).any():
-            wants = " or ".join(f"{v:.6g}" for v in dict.fromkeys(allowed))
-            text = f"{name} {is_} {value:.6g}, expected {wants},"
-            found.append((number, event.line, text))
-
-    for name, value in watched.items():
-        assigned = [(i, e) for i, e in enumerate(events) if e.label == name]
-        if not assigned:
-            continue
-        if isinstance(value, np.ndarray):
-            for (number, event), wants in zip(assigned, value.tolist(), strict=False):
-                compare(name, number, event, [wants], "is")
-            continue
-        if isinstance(value, tuple):
-            first, value = value
-            compare(name, *assigned[0], first, "starts as")
-        compare(name, *assigned[-1], [value], "is")
-    if not found:
-        return None
-    _, line, text = min(found)
-    return line, text
 
 
 def _thread(case: Case, group: int, index: int) -> Thread:
@@ -256,14 +238,14 @@ def _thread(case: Case, group: int, index: int) -> Thread:
     return Thread(groups, index, position)  # type: ignore[arg-type]
 
 
+def _flat(group: Size, groups: Size) -> int:
+    return (group[2] * groups[1] + group[1]) * groups[0] + group[0]
+
+
 def thread_at(case_threads: Size, group: Size, index: int) -> Thread:
     """For specs: a thread by its threadgroup and its index there (one-dimensional threadgroups)."""
     position = tuple(g * n for g, n in zip(group, case_threads, strict=True))
     return Thread(group, index, (position[0] + index, position[1], position[2]))
-
-
-def _who(thread: Thread) -> str:
-    return f"thread {thread.index} of threadgroup {thread.group}"
 
 
 def _times(a: Size, b: Size) -> Size:

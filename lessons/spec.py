@@ -33,6 +33,9 @@ class Thread:
     index: int  # thread_index_in_threadgroup
     position: Size  # thread_position_in_grid
 
+    def __str__(self) -> str:
+        return f"thread {self.index} of threadgroup {self.group}"
+
     @property
     def lane(self) -> int:
         return self.index % 32
@@ -42,9 +45,10 @@ class Thread:
         return self.index // 32
 
 
-# What a variable of the stub must hold in a thread when it was last assigned; or (first, last),
-# where `first` lists what it may have been assigned at first; or an array of all it is assigned.
-Watched = float | tuple[Sequence[float], float] | np.ndarray
+# What a variable of the stub must hold in a thread when it was last assigned; or an array: of all
+# that it is assigned, or of its last value each time it is declared. Or (first, last), where
+# `first` lists what it may be assigned at first. Causes come before their consequences.
+Watched = float | np.ndarray | tuple[Sequence[float], float | np.ndarray]
 
 
 def nothing_watched(_: Thread) -> dict[str, Watched]:
@@ -59,7 +63,7 @@ class Case:
     expected: slot -> what that array must be afterwards, in the shape that reports shall name.
     watched: what the stub's variables hold in a thread, so that a wrong value can be traced to
         the line where it arose. owner: the thread that should write an element, (slot, flat index).
-    upstream: threads whose results a thread uses; they are looked at before it.
+    upstream: threads whose results a thread uses, beside those of its own threadgroup.
     """
 
     title: str
