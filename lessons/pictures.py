@@ -261,6 +261,30 @@ def layer(program: Program, first: int, count: int) -> str:
     return _svg(int(x), tallest * 50 + 24, body)
 
 
+def schedule(steps: "Sequence[tuple[int, Sequence[tuple[str, int]]]]") -> str:
+    """An SVG of an engine's steps, [(step, [(request, tokens)])]: a row each request, a column each
+    step; in it the tokens that the request fed, dark where they are a piece of its prompt."""
+    requests = list(dict.fromkeys(name for _, work in steps for name, _ in work))
+    left, body = 90, []
+    for row, name in enumerate(requests):
+        body.append(_text(0, row * CELL + 16, name))
+    for column, (_, work) in enumerate(steps):
+        for name, tokens in work:
+            x, y = left + column * CELL, requests.index(name) * CELL
+            fill = "hsl(210 60% 85%)" if tokens == 1 else "hsl(210 60% 65%)"
+            body.append(
+                f'<rect x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 2}" fill="{fill}"/>'
+                f'<text x="{x + CELL / 2}" y="{y + 15}" class="s" text-anchor="middle">{tokens}</text>'
+            )
+    bottom = len(requests) * CELL
+    body.append(_text(0, bottom + 16, "tokens of a step, summed:"))
+    for column, (_, work) in enumerate(steps):
+        total = sum(tokens for _, tokens in work)
+        x = left + column * CELL + CELL / 2
+        body.append(f'<text x="{x}" y="{bottom + 34}" class="s" text-anchor="middle">{total}</text>')
+    return _svg(left + len(steps) * CELL, bottom + 40, body)
+
+
 def timeline(device: Device, program: Program) -> "Figure":
     """A step as it was measured: each dispatch in a command buffer of its own, one after another."""
     from matplotlib.figure import Figure
