@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import ipaddress
+import logging
 import os
 import socket
 import sys
@@ -151,6 +152,8 @@ def run(args: argparse.Namespace) -> None:
         raise TinyrvllmError(
             f'the server needs the package {error.name}: pip install "tinyrvllm[serve]"'
         ) from None
+    # Of a client that left in the middle of a stream it says "socket.send() raised exception".
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     listener = listen(args.host, args.port)  # before the model is loaded: it may fail
     key = args.api_key or os.environ.get(KEY_VARIABLE) or None
     if not key and not is_loopback(args.host):
@@ -202,6 +205,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, number, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        # With the protocol's number, or asyncio leaves Nagle's algorithm on: 40 ms an answer.
         listener = socket.socket(family, kind, number)
         if os.name != "nt":  # there it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,5 @@
 """A server on a real socket, in a thread of this process."""
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import uvicorn
 from tests.tiny_models import write_model
 from tinyrvllm import LLM
 from tinyrvllm.runner.options import Options
+from tinyrvllm.serve import listen
 from tinyrvllm.server.app import create_app
 
 HANG_SECONDS = 300
@@ -57,7 +57,8 @@ class Live:
 @contextmanager
 def serving(llm: LLM, name: str = "tiny", **options: Any) -> Iterator[Live]:
     """Serves an LLM, then closes both; nothing may be left in the pool."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listen("127.0.0.1", 0)
+    listener.listen()  # clients may come before the thread is up
     config = uvicorn.Config(
         create_app(llm, name, **options), log_level="error", lifespan="off",
         timeout_graceful_shutdown=HANG_SECONDS,
