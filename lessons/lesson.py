@@ -80,12 +80,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         print("  ".join([first, *rest]).rstrip())
 
 
-def agree(what: str, found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> None:
+def agree(
+    what: str,
+    found: np.ndarray,
+    expected: np.ndarray,
+    tolerance: float = 1e-4,
+    source: str = "numpy",
+) -> None:
     """Says how far two arrays are apart, relative to the largest value. Ends the lesson where it is
     more than the tolerance."""
     scale = float(np.abs(expected).max()) or 1.0
     apart = float(np.abs(found.astype(np.float64) - expected).max()) / scale
-    print(f"{what}: {apart:.1e} from numpy")
+    print(f"{what}: {apart:.1e} from {source}")
     if not apart <= tolerance:  # a NaN is no agreement, either
         sys.exit(f"error: expected at most {tolerance:.0e}: this lesson is broken, please report it")
 
