@@ -5,6 +5,7 @@ not all reach ...); a wrong value. A wrong value is traced to a line: the thread
 once more, statement by statement, and the first variable that leaves the specification names it.
 """
 
+import functools
 import itertools
 import re
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from tinyrvllm.mtl.library import PRELUDE, splice
 from tinyrvllm.soft.cpu import access_log
 from tinyrvllm.soft.cpu.execute import Dispatch, run
 from tinyrvllm.soft.cpu.following import Event, follow
-from tinyrvllm.soft.cpu.library import SoftKernel, compile_library
+from tinyrvllm.soft.cpu.library import SoftKernel, SoftLibrary, compile_library
 from tinyrvllm.soft.cpu.report import Report
 from tinyrvllm.soft.msl import MSLError
 
@@ -40,7 +41,6 @@ class Outcome:
     """One run in checking mode."""
 
     arrays: list[np.ndarray]
-    reports: list[Report]
     log: access_log.DispatchLog
 
 
@@ -68,12 +68,14 @@ class Judge:
             return Wrong(file, int(line), f"it does not compile:{text[-1]}", rest)
         return Wrong(self.path.name, 1, f"it does not compile: {error}")
 
+    @functools.cached_property
+    def _following(self) -> SoftLibrary:
+        return compile_library(self.text, filename=self.path.name, follow=True)
+
     # ---- running
 
     def _dispatch(self, case: Case, follows: bool) -> tuple[Dispatch, list[np.ndarray]]:
-        library = self.library
-        if follows:
-            library = compile_library(self.text, filename=self.path.name, follow=True)
+        library = self._following if follows else self.library
         info = library.functions[self.task.kernel]
         names = {c.name: index for index, c in info.function_constants.items()}
         constants = {names[name]: value for name, value in case.constants.items() if name in names}
@@ -91,8 +93,8 @@ class Judge:
     def run(self, case: Case) -> Outcome:
         """Runs a case with everything observed."""
         with access_log.record() as log:
-            arrays, reports = self._run(case)
-        return Outcome(arrays, reports, log.dispatches[0])
+            arrays, _ = self._run(case)
+        return Outcome(arrays, log.dispatches[0])
 
     def _run(self, case: Case) -> tuple[list[np.ndarray], list[Report]]:
         dispatch, arrays = self._dispatch(case, follows=False)
@@ -108,17 +110,15 @@ class Judge:
     def check(self, case: Case) -> None:
         """Runs a case. Raises Wrong at the first thing that is wrong with it."""
         arrays, reports = self._run(case)
-        faults = [r for r in reports if not r.warning]
         wrong = [slot for slot in sorted(case.expected) if not self._right(case, slot, arrays).all()]
-        if not faults and not wrong:
+        if not wrong and all(r.warning for r in reports):
             return
-        outcome = self.run(case)  # once more, with every access logged
         # Threads that part at a barrier cause races: they come first. A warning is no fault, but
         # with a wrong value it is the clue.
-        reports = sorted(outcome.reports, key=lambda r: (r.warning, r.kind not in DIVERGENCE))
+        reports = sorted(reports, key=lambda r: (r.warning, r.kind not in DIVERGENCE))
         if reports:
-            raise self._fault(reports[0], outcome.log, f"  in the case: {case.title}")
-        raise self._wrong_value(case, outcome, wrong[0])
+            raise self._fault(case, reports[0])
+        raise self._wrong_value(case, wrong[0])
 
     def _right(self, case: Case, slot: int, arrays: list[np.ndarray]) -> np.ndarray:
         """Which elements are as the specification has them: [elements of expected] of bool."""
@@ -131,7 +131,7 @@ class Judge:
             atol=self.task.absolute, equal_nan=True,
         )  # fmt: skip
 
-    def _fault(self, report: Report, log: access_log.DispatchLog, in_case: str) -> Wrong:
+    def _fault(self, case: Case, report: Report) -> Wrong:
         line, lines = report.line, str(report).splitlines()
         head = lines[0]
         if report.file != self.path.name:  # in a helper of ours: the call is the student's
@@ -141,10 +141,10 @@ class Judge:
             line, clue = returns[-1], f"threads that return here never reach line {line}"
             head, lines = clue, ["", f"  {head}", *lines[1:]]
         elif report.kind in ("race", "uninitialised"):
-            line, clue = self._unordered(report, log)
+            line, clue = self._unordered(case, report)
             if clue:
                 head, lines = clue, ["", f"  {head}", *lines[1:]]
-        return Wrong(self.path.name, line, head, *lines[1:], in_case)
+        return Wrong(self.path.name, line, head, *lines[1:], f"  in the case: {case.title}")
 
     def _returns_before(self, line: int) -> list[int]:
         """Lines of `return` statements in the kernel before a line."""
@@ -152,12 +152,13 @@ class Judge:
         start = self.library.functions[self.task.kernel].line
         return [n for n in range(start, line) if re.search(r"\breturn\b", lines[n - 1])]
 
-    def _unordered(self, report: Report, log: access_log.DispatchLog) -> tuple[int, str]:
+    def _unordered(self, case: Case, report: Report) -> tuple[int, str]:
         """Where a barrier is missing or does not do: after the earlier of two accesses."""
         earlier, later = report.other_line, report.line
         if report.kind == "uninitialised":
             variable = re.search(r"'(\w+)'", report.message)
-            stores = [a.line for a in log.rows if variable and a.name == variable[1]
+            stores = [a.line_in(self.path.name) for a in self.run(case).log.rows
+                      if variable and a.name == variable[1]
                       and a.verb != "read" and a.memory == "threadgroup"]  # fmt: skip
             earlier = max((line for line in stores if line < later), default=later)
         if earlier == later or "threadgroups of one dispatch" in report.message:
@@ -170,7 +171,8 @@ class Judge:
             return later, f"no barrier between line {earlier}, which reads, and this line"
         return earlier, f"no barrier between this line and line {later}"
 
-    def _wrong_value(self, case: Case, outcome: Outcome, slot: int) -> Wrong:
+    def _wrong_value(self, case: Case, slot: int) -> Wrong:
+        outcome = self.run(case)  # once more, with every access logged
         expected = case.expected[slot]
         found = outcome.arrays[slot].reshape(-1).view(expected.dtype)[: expected.size]
         wrong = np.flatnonzero(~self._right(case, slot, outcome.arrays))

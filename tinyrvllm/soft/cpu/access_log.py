@@ -8,6 +8,7 @@ Threadgroups come in order of their index; inside one, accesses are in the order
 made: lanes one after another, up to the next barrier or simd operation.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +33,13 @@ typedef struct {
     Variable variable;
 } Logged;
 """)
-MOST = 1 << 20  # accesses of one dispatch that are kept; 72 bytes each while it runs
+LOGGED = np.dtype(  # a Logged as numpy sees it
+    [(name, np.uint64 if name in ("address", "variable") else np.uint32)
+     for name in ("address", "size", "what", "step", "thread", "group", "site", "variable",
+                  "start", "length", "slot")],
+    align=True,
+)  # fmt: skip
+MOST = 1 << 20  # accesses of one dispatch that are kept; 56 bytes each while it runs
 
 
 class Access(NamedTuple):
@@ -79,7 +86,8 @@ class AccessLog:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.room: Any = native.ffi.new("Logged[]", most)
+        self._kept = np.zeros(most, LOGGED)
+        self.room: Any = native.ffi.cast("Logged *", self._kept.ctypes.data)
         self.dispatches: list[DispatchLog] = []
 
     def add(
@@ -90,31 +98,50 @@ class AccessLog:
         names = {(p.kind, p.index): p.name for p in params}
         grid, group = ((size.x, size.y, size.z) for size in (d.grid_threads, d.group))
         log = DispatchLog(dispatch.kernel.name, grid, group, max(0, count - self.most))
-        kept = self.room[0 : min(count, self.most)]
+        kept = self._kept[: min(count, self.most)]
         # Workers run threadgroups side by side; each threadgroup's own order is kept.
-        order = np.argsort([entry.who.group for entry in kept], kind="stable")
-        for entry in (kept[i] for i in order.tolist()):
-            variable, offset, memory = entry.variable, entry.address, "threadgroup"
-            if variable.name != native.ffi.NULL:
-                name = native.ffi.string(variable.name).decode()
-            elif variable.size:
-                name = names.get(("threadgroup", variable.slot), f"threadgroup({variable.slot})")
+        kept = kept[np.argsort(kept["group"], kind="stable")]
+        site, text, locate = functools.cache(site), functools.cache(_text), _locator(guard)
+        for address, size, what, step, thread, index, number, variable, _, length, slot in (
+            kept.tolist()
+        ):
+            offset, memory = address, "threadgroup"
+            if variable:
+                name = text(variable)
+            elif length:
+                name = names.get(("threadgroup", slot), f"threadgroup({slot})")
             else:
-                place = guard.locate(entry.address)
+                place = locate(address)
                 if place is None:
                     continue  # a constant of the program, or a built-in value
                 (slot, offset), memory = place, "device"
                 name = names.get(("buffer", slot), f"buffer({slot})")
-            where, thread = site(entry.who.site), entry.who.thread
-            whole = thread >= SIMDGROUP
+            where, whole = site(number), thread >= SIMDGROUP
             log.rows.append(
                 Access(
-                    entry.who.group, (thread - SIMDGROUP) * 32 if whole else thread, whole,
-                    _verb(entry.what), memory, name, offset, entry.size, entry.step,
-                    where.file, where.line, where.callers,
+                    index, (thread - SIMDGROUP) * 32 if whole else thread, whole, _verb(what),
+                    memory, name, offset, size, step, where.file, where.line, where.callers,
                 )
             )  # fmt: skip
         self.dispatches.append(log)
+
+
+def _text(address: int) -> str:
+    return native.ffi.string(native.ffi.cast("char *", address)).decode()
+
+
+def _locator(guard: "Guard") -> Callable[[int], tuple[int, int] | None]:
+    """`guard.locate`, quickly for an address in a buffer that is bound at one slot."""
+    regions = [(r.low + r.moved, r.high + r.moved, r.slots[0], guard.address(r.slots[0]))
+               for r in guard.regions if len(r.slots) == 1]  # fmt: skip
+
+    def locate(address: int) -> tuple[int, int] | None:
+        for low, high, slot, start in regions:
+            if low <= address < high:
+                return slot, address - start
+        return guard.locate(address)
+
+    return locate
 
 
 def _verb(what: int) -> str:
