@@ -89,6 +89,7 @@ class Engine:
         failed = list(self.scheduler.running)
         for request in failed:
             self.scheduler.finish(request)
+            self.scheduler.event("finish", request, "error")
         for block in range(self.pool.num_blocks):
             self.pool.forget(block)
         return [request.cut_off("error", str(error)) for request in failed]

@@ -106,16 +106,17 @@ class LLM:
         Raises:
             RequestsFailed: some failed; the others ran to their ends.
         """
-        streams = self.submit_all(_several(prompts), params)
+        pairs = self._prepare_all(_several(prompts), params, ())
         try:
-            for stream in streams:
+            self._queue(pairs)
+            for _, stream in pairs:
                 for _ in stream.deltas():
                     pass
         except BaseException:  # Ctrl-C in a notebook, too: nothing runs on unseen
-            for stream in streams:
+            for _, stream in pairs:
                 stream.abort()
             raise
-        outputs = [stream.output for stream in streams]
+        outputs = [stream.output for _, stream in pairs]
         if any(output.error is not None for output in outputs):
             raise RequestsFailed(outputs)
         return outputs
@@ -174,21 +175,9 @@ class LLM:
         Raises:
             TinyrvllmError: one of them cannot be a prompt of this model; none is queued.
         """
-        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
-        if len(each) != len(prompts) or len(arrival_steps) > len(prompts):
-            raise TinyrvllmError(
-                f"{len(prompts)} prompts, but {len(each)} sampling params and "
-                f"{len(arrival_steps)} arrival steps"
-            )
-        steps = [*arrival_steps, *[0] * (len(prompts) - len(arrival_steps))]
-        pairs = [self._prepare(*three) for three in zip(prompts, each, steps, strict=True)]
-        streams = [stream for _, stream in pairs]
-        if self.max_queue is None:
-            self._worker.submit([(request, stream.sink) for request, stream in pairs])
-        else:
-            for number, (request, stream) in enumerate(pairs):
-                self._submit_when_possible(request, stream, streams[:number])
-        return streams
+        pairs = self._prepare_all(prompts, params, arrival_steps)
+        self._queue(pairs)
+        return [stream for _, stream in pairs]
 
     def logits(self, ids: Sequence[int], rows: Sequence[int] | None = None) -> np.ndarray:
         """Logits after the given positions of a sequence of tokens; all of them by default.
@@ -257,13 +246,9 @@ class LLM:
         self._close()
 
     def _prepare(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None,
-        arrival_step: int = 0,
-        request_id: str | None = None,
-        callback: Callable[[Delta], object] | None = None,
-    ) -> tuple[Request, Stream]:
+        self, prompt: Prompt, params: SamplingParams | None, arrival_step: int = 0,
+        request_id: str | None = None, callback: Callable[[Delta], object] | None = None,
+    ) -> tuple[Request, Stream]:  # fmt: skip
         """A request for the engine, and the handle of its owner."""
         params, tokenizer = params or SamplingParams(), self.model.tokenizer
         ids = (
@@ -275,18 +260,31 @@ class LLM:
         request = Request(id, ids, params, tokenizer, self.context_length, arrival_step)
         return request, Stream(self._worker, self, id, prompt, ids, callback)
 
-    def _submit_when_possible(
-        self, request: Request, stream: Stream, before: Sequence[Stream]
-    ) -> None:
-        """Submits; where the queue is full, waits until the oldest of `before` has ended."""
-        while True:
-            try:
-                return self._worker.submit([(request, stream.sink)])
-            except QueueFull:
-                running = [each for each in before if each.is_running]
-                if not running:
-                    raise  # the queue is full of others' requests
-                running[0].wait()
+    def _prepare_all(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None,
+        arrival_steps: Sequence[int],
+    ) -> list[tuple[Request, Stream]]:  # fmt: skip
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
+        steps = [*arrival_steps, *[0] * (len(prompts) - len(arrival_steps))]
+        if not len(prompts) == len(each) == len(steps):
+            counts = f"{len(each)} sampling params and {len(steps)} arrival steps"
+            raise TinyrvllmError(f"{len(prompts)} prompts, but {counts}")
+        return [self._prepare(*three) for three in zip(prompts, each, steps, strict=True)]
+
+    def _queue(self, pairs: Sequence[tuple[Request, Stream]]) -> None:
+        """All at once; where the queue has an end, one by one as there is room."""
+        if self.max_queue is None:
+            return self._worker.submit([(request, stream.sink) for request, stream in pairs])
+        for number, (request, stream) in enumerate(pairs):
+            while True:
+                running = [before for _, before in pairs[:number] if before.is_running]
+                try:
+                    self._worker.submit([(request, stream.sink)])
+                    break
+                except QueueFull:
+                    if not running:
+                        raise  # the queue is full of others' requests
+                    running[0].wait()
 
     def _check_ids(self, ids: Sequence[int], what: str = "") -> None:
         vocab_size = self.model.config.vocab_size

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 
 from tinyrvllm.engine.request import Delta, Prompt, RequestOutput
-from tinyrvllm.engine.worker import Worker
+from tinyrvllm.engine.worker import FORKED, Worker
 from tinyrvllm.errors import TinyrvllmError
 
 WAIT_SECONDS = 0.5  # between looks at whether the worker lives; Windows hears Ctrl-C then, too
@@ -34,7 +34,7 @@ class Stream:
         self._worker = worker
         # What the worker holds, which must not be the stream itself.
         self._inbox = _Inbox(self.output, callback)
-        weakref.finalize(self, worker.abort, request_id)
+        weakref.finalize(self, _abandon, worker, self._inbox, request_id)
 
     @property
     def sink(self) -> Callable[[Delta], None]:
@@ -82,9 +82,7 @@ class Stream:
 
     def _check_worker(self) -> None:
         if self.is_running and not self._worker.is_alive:
-            raise TinyrvllmError(
-                "the engine's thread is gone: a forked process must make an LLM of its own"
-            )
+            raise TinyrvllmError(FORKED)
 
 
 class _Inbox:
@@ -105,3 +103,9 @@ class _Inbox:
         finally:
             if delta.finish_reason is not None:
                 self.ended.set()
+
+
+def _abandon(worker: Worker, inbox: _Inbox, request_id: str) -> None:
+    """Nobody will read the rest. If it has ended, another request may have its id by now."""
+    if not inbox.ended.is_set():
+        worker.abort(request_id)

@@ -15,6 +15,10 @@ from tinyrvllm.engine.request import Delta, QueueFull, Request
 from tinyrvllm.engine.snapshot import Snapshot
 from tinyrvllm.errors import TinyrvllmError
 
+FORKED = (
+    "the engine's thread is gone: a process that was forked from one with an LLM cannot use it; "
+    "start processes with multiprocessing's 'spawn'"
+)
 Sink = Callable[[Delta], None]
 T = TypeVar("T")
 
@@ -34,7 +38,7 @@ class Worker:
         # A SimpleQueue may be used by a finalizer, which can run at any point of any thread.
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of what follows
-        self._unfinished = 0
+        self._unfinished: set[str] = set()  # ids
         self._closed = False
         self._thread: threading.Thread | None = None
         self._sinks: dict[str, Sink] = {}  # the thread's own
@@ -55,15 +59,18 @@ class Worker:
 
         Raises:
             QueueFull: with them more than `max_unfinished` requests would be there.
-            TinyrvllmError: the worker is closed.
+            TinyrvllmError: the worker is closed, or a request of that id is there already.
         """
+        ids = [request.id for request, _ in requests]
         with self._lock:
             most = self._max_unfinished
-            if most is not None and self._unfinished + len(requests) > most:
+            if most is not None and len(self._unfinished) + len(ids) > most:
                 self._engine.scheduler.totals.queue_full += 1
                 raise QueueFull(most, self._retry_after())
+            if twice := self._unfinished.intersection(ids):
+                raise TinyrvllmError(f"a request {min(twice)!r} runs already: choose another id")
             self._post(lambda: self._add(requests))
-            self._unfinished += len(requests)
+            self._unfinished.update(ids)
 
     def abort(self, id: str) -> None:
         """Ends a request, if it is still there. From any thread, at any time."""
@@ -100,9 +107,7 @@ class Worker:
             self._thread = threading.Thread(target=self._run, name="tinyrvllm engine", daemon=True)
             self._thread.start()
         elif not self._thread.is_alive():
-            raise TinyrvllmError(
-                "the engine's thread is gone: a forked process must make an LLM of its own"
-            )
+            raise TinyrvllmError(FORKED)
         self._commands.put(command)
 
     # ---- in the worker's thread
@@ -149,7 +154,7 @@ class Worker:
         if delta.finish_reason is not None:
             del self._sinks[delta.request_id]
             with self._lock:
-                self._unfinished -= 1
+                self._unfinished.remove(delta.request_id)
                 self._finishes.append(time.monotonic())
         try:
             sink(delta)
