@@ -15,6 +15,8 @@ from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.server.metrics import Metrics
 from tinyrvllm.server.protocol import APIError, named_error
 
+Arrived = asyncio.Queue[tuple[int, float, Delta]]  # index of the answer, seconds, what it got
+
 
 @dataclass
 class Answer:
@@ -80,16 +82,14 @@ class Answers:
         self.id = id
         self.created = int(time.time())
         self._metrics = metrics
-        self._arrived: asyncio.Queue[tuple[Answer, float, Delta]] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
+        self._arrived: Arrived = asyncio.Queue()
         now = time.perf_counter()
         self.all = [Answer(index, ids, now) for index, (ids, _) in enumerate(asked)]
         try:
             for answer, (ids, params) in zip(self.all, asked, strict=True):
                 name = id if len(asked) == 1 else f"{id}.{answer.index}"
-                answer.stream = llm.submit(
-                    ids, params, request_id=name, callback=self._callback(answer)
-                )
+                callback = _put_into(self._arrived, answer.index)
+                answer.stream = llm.submit(ids, params, request_id=name, callback=callback)
         except QueueFull as error:
             self.abort()
             headers = {"Retry-After": str(error.retry_after)}
@@ -98,25 +98,17 @@ class Answers:
             self.abort()
             raise named_error(error) if llm.is_usable else APIError(503, str(error)) from None
 
-    def _callback(self, answer: Answer) -> Callable[[Delta], None]:
-        def take(delta: Delta) -> None:  # in the engine's thread
-            item = answer, time.perf_counter(), delta
-            # A closed loop: the server was forced to end, and nobody waits.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
-
-        return take
-
     async def deltas(self, patience: float) -> AsyncIterator[tuple[Answer, Delta] | None]:
         """What comes of all answers until they are finished; None after `patience` s of nothing."""
         left = len(self.all)
         while left:
             try:
                 async with asyncio.timeout(patience):
-                    answer, when, delta = await self._arrived.get()
+                    index, when, delta = await self._arrived.get()
             except TimeoutError:
                 yield None
                 continue
+            answer = self.all[index]
             answer.observe(delta, when, self._metrics)
             left -= delta.finish_reason is not None
             if delta.finish_reason == "error":
@@ -148,3 +140,15 @@ class Answers:
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
+
+
+def _put_into(arrived: Arrived, index: int) -> Callable[[Delta], None]:
+    """What the engine's thread calls; it knows nothing that would keep the stream alive."""
+    loop = asyncio.get_running_loop()
+
+    def put(delta: Delta) -> None:
+        # A closed loop: the server was forced to end, and nobody waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(arrived.put_nowait, (index, time.perf_counter(), delta))
+
+    return put
