@@ -63,6 +63,59 @@ def test_same_seed_same_draws() -> None:
     assert draws(1) == draws(1) != draws(2)
 
 
+def picks(row: list[float], count: int, prompt: tuple[int, ...] = (), **options: object) -> list[int]:
+    """Greedy picks from the same row, again and again."""
+    params = SamplingParams(temperature=0, **options)  # type: ignore[arg-type]
+    sampler = Sampler(params, prompt)
+    return [sampler.sample(np.array(row, np.float32)) for _ in range(count)]
+
+
+def test_penalties_by_hand() -> None:
+    row = [3.0, 2.5, 2.0, -1.0]
+    assert picks(row, 3) == [0, 0, 0]
+    # 0 falls to 2.0 and 1 to 1.5, once and for good; of the equals 0 and 2 the first is taken.
+    assert picks(row, 5, presence_penalty=1.0) == [0, 1, 0, 0, 0]
+    # 3.0 2.5 2.0, 2.4 2.5 2.0, 2.4 1.9 2.0, 1.8 1.9 2.0, 1.8 1.9 1.4
+    assert picks(row, 5, frequency_penalty=0.6) == [0, 1, 0, 2, 1]
+    assert picks(row, 3, frequency_penalty=-0.1) == [0, 0, 0]
+    # 3.0 2.5 2.0, 2.31 2.5 2.0, 2.31 1.92 2.0, and so it stays.
+    assert picks(row, 4, repetition_penalty=1.3) == [0, 1, 0, 0]
+    # The prompt counts for repetition alone.
+    assert picks(row, 1, prompt=(0, 1), repetition_penalty=1.6) == [2]
+    assert picks(row, 1, prompt=(0, 1), presence_penalty=2.0, frequency_penalty=2.0) == [0]
+    # A negative logit is multiplied: -1.0 * 4 is below -3.
+    assert picks([-1.0, -3.0], 1, prompt=(0,), repetition_penalty=4.0) == [1]
+
+
+def test_a_bias_comes_before_the_penalties() -> None:
+    assert picks([1.0, 0.0], 1, logit_bias={1: 2.0}) == [1]
+    assert picks([1.0, 0.0], 1, logit_bias={0: -100.0}) == [1]
+    # (0.0 + 2.0) / 4 = 0.5 < 1.0
+    assert picks([1.0, 0.0], 1, prompt=(1,), logit_bias={1: 2.0}, repetition_penalty=4.0) == [0]
+
+
+def test_a_row_is_not_changed() -> None:
+    row = np.array([1.0, 2.0], np.float32)
+    params = SamplingParams(temperature=0, logit_bias={0: 5.0}, presence_penalty=1.0)
+    Sampler(params).sample(row)
+    assert row.tolist() == [1.0, 2.0]
+
+
+def test_logprobs_by_hand() -> None:
+    sampler = Sampler(SamplingParams(logprobs=3))
+    found = sampler.logprobs(LOGITS, 2)
+    assert found.token_id == 2
+    assert found.logprob == pytest.approx(np.log(0.1), abs=1e-6)
+    assert [id for id, _ in found.top] == [1, 3, 4]
+    assert [p for _, p in found.top] == pytest.approx(np.log([0.4, 0.25, 0.2]), abs=1e-6)
+    assert Sampler(SamplingParams(logprobs=0)).logprobs(LOGITS, 2).top == ()
+    assert len(Sampler(SamplingParams(logprobs=20)).logprobs(LOGITS, 2).top) == 5
+    ties = Sampler(SamplingParams(logprobs=2)).logprobs(np.zeros(4, np.float32), 0)
+    assert [id for id, _ in sorted(ties.top)] == [id for id, _ in ties.top]
+    impossible = sampler.logprobs(np.array([0.0, -np.inf], np.float32), 1)
+    assert impossible.logprob == -np.inf
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [([1, np.nan, 2], "NaN"), ([-np.inf] * 3, "all logits are -inf")],
@@ -102,6 +155,8 @@ def test_any_row_gives_a_possible_token(
     [
         ("max_tokens", 0), ("temperature", -1), ("temperature", float("nan")), ("top_k", -1),
         ("top_p", 0), ("top_p", 1.5), ("min_p", 2), ("seed", -1), ("stop", ("",)),
+        ("repetition_penalty", 0), ("presence_penalty", 3), ("frequency_penalty", -2.5),
+        ("logit_bias", {1: 101}), ("logprobs", 21), ("logprobs", -1),
     ],
 )
 def test_parameters_out_of_range_are_named(name: str, value: object) -> None:
