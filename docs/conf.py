@@ -29,6 +29,7 @@ extensions = [
 exclude_patterns = ["_build", "lessons/pictures"]
 suppress_warnings = ["myst.xref_missing_in_download"]
 
+highlight_language = "text"
 html_theme = "furo"
 html_title = "tinyrvllm"
 html_static_path = ["static"]
@@ -42,7 +43,6 @@ autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": False}
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
-nitpicky = False
 
 lesson_pages.write(
     HERE.parent / "lessons",

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import cells
-from notebooks import badge
+from notebooks import colab
 
 import tinyrvllm
 
@@ -28,7 +28,7 @@ def write(lessons: Path, folder: Path, execute: bool) -> None:
 
 def page(path: Path, parts: list[cells.Cell], outputs: dict[int, tuple[str, list[str]]]) -> str:
     """Markdown. outputs: line of a code cell -> (what it printed, names of its pictures)."""
-    blocks = [f"{badge(path.stem)} · `lessons/{path.name}`"]
+    blocks = [f"`lessons/{path.name}` · [open it in Colab]({colab(path.stem)})"]
     for part in parts:
         if part.kind == "text":
             blocks.append(part.source)

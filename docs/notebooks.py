@@ -14,18 +14,25 @@ SETUP = f"""\
 # Fetches the project and chooses a device: an NVIDIA GPU where there is one, else this CPU.
 import os, shutil, subprocess, sys
 if not os.path.exists("lessons"):
-    subprocess.run(["git", "clone", "-q", "https://github.com/{REPOSITORY}", "tinyrvllm"], check=True)
+    url = "https://github.com/{REPOSITORY}"
+    subprocess.run(["git", "clone", "-q", url, "tinyrvllm"], check=True)
     os.chdir("tinyrvllm")
 extra = "cuda" if shutil.which("nvidia-smi") else "soft"
-subprocess.run([sys.executable, "-m", "pip", "install", "-q", "-e", f".[plots,soft,{{extra}}]"], check=True)
+install = [sys.executable, "-m", "pip", "install", "-q", "-e", f".[plots,soft,{{extra}}]"]
+subprocess.run(install, check=True)
 os.environ["TINYRVLLM_DEVICE"] = extra
-sys.path.insert(0, os.getcwd())"""
+sys.path[:0] = [os.path.abspath("lessons"), os.getcwd()]"""
+
+
+def colab(name: str) -> str:
+    """Where Colab opens a lesson."""
+    return f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}.ipynb"
 
 
 def badge(name: str) -> str:
-    """Markdown: opens a lesson in Colab."""
-    url = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/notebooks/{name}.ipynb"
-    return f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({url})"
+    """Markdown: a button for that."""
+    button = "https://colab.research.google.com/assets/colab-badge.svg"
+    return f"[![Open in Colab]({button})]({colab(name)})"
 
 
 def make(path: Path) -> str:

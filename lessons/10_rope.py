@@ -1,17 +1,18 @@
 """# 10 RoPE and the write to the paged cache
 
-When you have read this you know where a key goes on its way from its projection to the KV cache: it is
-turned by its position, finds its slot through a block table, and lies there in an order that the attention
-kernel likes. The engine's files are `kernels/rope.py`, `kernels/kv_cache.py`, `shaders/rope.metal` and
-`shaders/kv_cache.h`.
+When you have read this you know where a key goes on its way from its projection to the KV cache:
+it is turned by its position, finds its slot through a block table, and lies there in an order
+that the attention kernel likes. The engine's files are `kernels/rope.py`, `kernels/kv_cache.py`,
+`shaders/rope.metal` and `shaders/kv_cache.h`.
 """
 
 # %% [markdown]
 # ## Turning pairs
 #
-# Attention compares queries with keys by their dot product, which knows nothing of order. RoPE (Su et al., 2021)
-# takes the numbers of a head in pairs and turns pair i of a token at position p by p * f_i radians. A dot product of
-# two turned vectors then depends on the *difference* of their positions only:
+# Attention compares queries with keys by their dot product, which knows nothing of order. RoPE
+# (Su et al., 2021) takes the numbers of a head in pairs and turns pair i of a token at position p
+# by p * f_i radians. A dot product of two turned vectors then depends on the *difference* of
+# their positions only:
 
 # %%
 import numpy as np
@@ -43,14 +44,14 @@ for p in (0, 7, 1000):
     print(f"query at {p + 5}, key at {p}: {turned(query, p + 5) @ turned(key, p):.6f}")
 
 # %% [markdown]
-# Which two numbers are a pair? GGUF files of the llama architecture store them interleaved, (0, 1), (2, 3), ...;
-# qwen2, qwen3, gemma and lfm2 half-split, (0, d/2), (1, d/2 + 1), ... The engine reorders nothing: it is a function
-# constant of the kernel, and another pair of indices.
+# Which two numbers are a pair? GGUF files of the llama architecture store them interleaved, (0,
+# 1), (2, 3), ...; qwen2, qwen3, gemma and lfm2 half-split, (0, d/2), (1, d/2 + 1), ... The engine
+# reorders nothing: it is a function constant of the kernel, and another pair of indices.
 #
 # ## The paged cache
 #
-# A token's keys and values are needed by every later token of its sequence. They live in blocks of 16 tokens;
-# a sequence's block table lists its blocks, which may be anywhere in the pool:
+# A token's keys and values are needed by every later token of its sequence. They live in blocks
+# of 16 tokens; a sequence's block table lists its blocks, which may be anywhere in the pool:
 #
 #     sequence A, 20 tokens    block table [2, 5]       token 17 -> block 5, place 1 -> slot 81
 #     sequence B,  3 tokens    block table [0]
@@ -58,14 +59,16 @@ for p in (0, 7, 1000):
 #     pool:   [ B B B . ... ]  [ free ]  [ A A A A ... ]  [ free ]  [ free ]  [ A A A A . ... ]
 #              block 0                    block 2                              block 5
 #
-# So no sequence needs its maximum length reserved in one piece, and two sequences that begin alike can
-# share blocks (lesson 14). Inside a block V lies as `[kv_heads, 16 tokens, head_dim]` and K as
-# `[kv_heads, head_dim / 4, 16 tokens, 4]`: turned, so that lanes that hold neighbouring *tokens* read neighbouring
-# addresses. Lesson 12 shows why.
+# So no sequence needs its maximum length reserved in one piece, and two sequences that begin
+# alike can share blocks (lesson 14). Inside a block V lies as `[kv_heads, 16 tokens, head_dim]`
+# and K as `[kv_heads, head_dim / 4, 16 tokens, 4]`: turned, so that lanes that hold neighbouring
+# *tokens* read neighbouring addresses. Lesson 12 shows why.
 
 # %%
 layout = KvLayout(num_blocks=6, block_size=16, kv_heads=1, head_dim=HEAD_DIM)
-numbers = np.arange(6 * 16 * HEAD_DIM, dtype=np.float32).reshape(-1, 1, HEAD_DIM)  # token * 64 + dim
+numbers = np.arange(6 * 16 * HEAD_DIM, dtype=np.float32).reshape(
+    -1, 1, HEAD_DIM
+)  # token * 64 + dim
 where = layout.unpack_k(np.arange(layout.nbytes // 2))  # [96 slots, 1, 64]: element of the K pool
 table(
     ("slot", "dims 0 1 2 3 4 5 6 7 of its key lie at element"),
@@ -75,8 +78,8 @@ table(
 # %% [markdown]
 # ## The naive version
 #
-# The original had a dispatch each: norm of Q, norm of K, rotate Q, rotate K, write K, write V; and it made tables
-# of cosines on the host in every step and uploaded them. In numpy:
+# The original had a dispatch each: norm of Q, norm of K, rotate Q, rotate K, write K, write V;
+# and it made tables of cosines on the host in every step and uploaded them. In numpy:
 
 # %%
 ROWS, HEADS, KV_HEADS = 5, 9, 3  # SmolLM2-135M
@@ -99,8 +102,9 @@ keys[slots], values[slots] = turned_k, v
 # %% [markdown]
 # ## The engine's version
 #
-# One dispatch. A simdgroup has one head of one row; a lane has pairs 0 + lane, 32 + lane, ...; each lane touches only
-# its own pairs, which is what makes turning Q in place safe without a barrier.
+# One dispatch. A simdgroup has one head of one row; a lane has pairs 0 + lane, 32 + lane, ...;
+# each lane touches only its own pairs, which is what makes turning Q in place safe without a
+# barrier.
 
 
 # %%
@@ -123,8 +127,8 @@ agree("K in its slots, half", layout.unpack_k(k_pool.numpy(np.float16)), keys, 1
 agree("V in its slots, half", layout.unpack_v(v_pool.numpy(np.float16)), values, 1e-3)
 
 # %% [markdown]
-# Who wrote what? Here is block 2 of K's pool, head 0 (the first sequence's tokens 14 and 15, the last of that
-# block): two rows of the picture are four dimensions of 16 tokens.
+# Who wrote what? Here is block 2 of K's pool, head 0 (the first sequence's tokens 14 and 15, the
+# last of that block): two rows of the picture are four dimensions of 16 tokens.
 
 # %%
 checking = checking_device()
@@ -141,8 +145,8 @@ pictures.save("10_rope_k_pool", pictures.owners(log, "k_pool", columns=64 // 2, 
 # %% [markdown]
 # ## What it costs
 #
-# Next to nothing in bytes, and that is the point: six dispatches that depend on one another would cost more in
-# waiting than in work.
+# Next to nothing in bytes, and that is the point: six dispatches that depend on one another would
+# cost more in waiting than in work.
 
 # %%
 cost = launch.cost
@@ -157,9 +161,10 @@ table(
 # %% [markdown]
 # ## What breaks without care: large positions
 #
-# The angle is position * frequency. In float32 the product of 131,071 and a frequency of 1 has a rounding error of up to
-# 0.004 radians, and the cosine of it is as wrong. The engine counts in *turns*, with the frequency as two
-# floats, high and low; `fma` gives the exact error of the product, and whole turns are dropped before anything is lost:
+# The angle is position * frequency. In float32 the product of 131,071 and a frequency of 1 has a
+# rounding error of up to 0.004 radians, and the cosine of it is as wrong. The engine counts in
+# *turns*, with the frequency as two floats, high and low; `fma` gives the exact error of the
+# product, and whole turns are dropped before anything is lost:
 
 # %%
 position = np.float32(131_071)
@@ -176,9 +181,10 @@ print(f"in turns:      off by up to {np.abs(careful - exact).max():.1e}")
 # %% [markdown]
 # ## What breaks without care: padding
 #
-# A recorded program runs with a fixed number of rows; when the batch has fewer, the others are padding with slot
-# -1. A kernel that forgets to look computes an address far outside the pool. `soft` says so at once
-# where it is asked to check. Here the engine's kernel with its check taken out:
+# A recorded program runs with a fixed number of rows; when the batch has fewer, the others are
+# padding with slot -1. A kernel that forgets to look computes an address far outside the pool.
+# `soft` says so at once where it is asked to check. Here the engine's kernel with its check taken
+# out:
 
 # %%
 slots[4] = -1

@@ -1,17 +1,17 @@
 """# 11 Paged attention in five kernels
 
-When you have read this you can compute attention over a paged cache with five simple kernels, and you
-know what that costs. The engine's files are `kernels/attention_naive.py` and
-`shaders/attention_naive.metal`: the first version, kept because the fused kernel of lesson 12 is checked
-against it on the device.
+When you have read this you can compute attention over a paged cache with five simple kernels, and
+you know what that costs. The engine's files are `kernels/attention_naive.py` and
+`shaders/attention_naive.metal`: the first version, kept because the fused kernel of lesson 12 is
+checked against it on the device.
 """
 
 # %% [markdown]
 # ## The idea, in small numbers
 #
-# A query asks every earlier token "how much do you matter to me?" (a dot product with its key), turns the
-# answers into weights that add up to 1 (softmax), and takes that mixture of the values. What it may not see
-# gets a score of minus infinity, and exp(-inf) is 0.
+# A query asks every earlier token "how much do you matter to me?" (a dot product with its key),
+# turns the answers into weights that add up to 1 (softmax), and takes that mixture of the values.
+# What it may not see gets a score of minus infinity, and exp(-inf) is 0.
 
 # %%
 import numpy as np
@@ -34,9 +34,10 @@ weights /= weights.sum(axis=1, keepdims=True)
 print(np.round(weights, 3))
 
 # %% [markdown]
-# Grouped-query attention: SmolLM2 has 9 query heads on 3 KV heads; heads 0, 1, 2 look at KV head 0. And
-# the cache is paged: the keys of a sequence lie in blocks (lesson 10). Here is a sequence of 40 tokens whose
-# last 7 are this step's queries, in blocks that are anywhere, with NaN in every slot that is not its own:
+# Grouped-query attention: SmolLM2 has 9 query heads on 3 KV heads; heads 0, 1, 2 look at KV head
+# 0. And the cache is paged: the keys of a sequence lie in blocks (lesson 10). Here is a sequence
+# of 40 tokens whose last 7 are this step's queries, in blocks that are anywhere, with NaN in
+# every slot that is not its own:
 
 # %%
 HEADS, KV_HEADS, HEAD_DIM, KEYS, QUERIES = 9, 3, 64, 40, 7
@@ -70,8 +71,8 @@ print("out:", expected.shape, "[queries, heads, head_dim]")
 # | softmax | scores | weights (lesson 05's kernel) |
 # | apply | weights, V | [queries, heads, head_dim] |
 #
-# Each has one idea, and one thread an element (but for softmax). They depend on one another, so there is a
-# barrier after each.
+# Each has one idea, and one thread an element (but for softmax). They depend on one another, so
+# there is a barrier after each.
 
 
 # %%
@@ -97,10 +98,10 @@ run(gpu, *launches)
 agree("five kernels", on_gpu.out.buffer.numpy(np.float32, q.shape), expected)
 
 # %% [markdown]
-# The gather follows the table: the picture shows K's pool, one KV head of block 4 (the sequence's tokens 0 to
-# 15; squares are four numbers, columns are tokens), and which threads read it. Neighbouring threads have
-# neighbouring dimensions of *one* token, but in K's layout these lie 16 tokens apart: every fourth thread
-# jumps. That is what the caption's cache lines say.
+# The gather follows the table: the picture shows K's pool, one KV head of block 4 (the sequence's
+# tokens 0 to 15; squares are four numbers, columns are tokens), and which threads read it.
+# Neighbouring threads have neighbouring dimensions of *one* token, but in K's layout these lie 16
+# tokens apart: every fourth thread jumps. That is what the caption's cache lines say.
 
 # %%
 checking = checking_device()
@@ -124,7 +125,9 @@ pictures.save("11_gather", pictures.touched(gather, "k_pool", columns=16, elemen
 rows, total = [], 0
 for launch, log in zip(launches, logs, strict=True):
     if log is gather:  # its rows were cut down for the picture
-        moved = 2 * KEYS * KV_HEADS * HEAD_DIM * (8 + 4)  # 8 bytes are loaded for each 2 that are used
+        moved = (
+            2 * KEYS * KV_HEADS * HEAD_DIM * (8 + 4)
+        )  # 8 bytes are loaded for each 2 that are used
     else:
         moved = sum(a.size for a in log.rows if a.memory == "device")
     total += moved
@@ -134,16 +137,18 @@ once = q.nbytes * 2 + 2 * KEYS * KV_HEADS * HEAD_DIM * 2
 print(f"{total:,} bytes moved; the inputs and outputs, each once, are {once:,}")
 
 # %% [markdown]
-# Most of that comes from caches on a small example, but the shape of it stays: the context is read, written
-# and read again, and the scores cross the memory bus five times. With 1,000 tokens and 32 sequences this was a fifth of
-# the Rust original's step. And there are five dispatches in a row where one could do.
+# Most of that comes from caches on a small example, but the shape of it stays: the context is
+# read, written and read again, and the scores cross the memory bus five times. With 1,000 tokens
+# and 32 sequences this was a fifth of the Rust original's step. And there are five dispatches in
+# a row where one could do.
 #
 # ## What breaks without care: fast maths
 #
-# "Masked is -inf" works only if the compiler agrees that there is such a thing as infinity. Metal's default, fast
-# maths, lets it assume that there is none. A row that is masked altogether (a padded sequence) has a maximum of
-# -inf, and -inf - -inf is not a number; `softmax` asks `best == -INFINITY` first. A compiler that knows no
-# infinity may answer "never". So every library of ours is compiled with safe maths (`mtl/library.py`).
+# "Masked is -inf" works only if the compiler agrees that there is such a thing as infinity.
+# Metal's default, fast maths, lets it assume that there is none. A row that is masked altogether
+# (a padded sequence) has a maximum of -inf, and -inf - -inf is not a number; `softmax` asks `best
+# == -INFINITY` first. A compiler that knows no infinity may answer "never". So every library of
+# ours is compiled with safe maths (`mtl/library.py`).
 #
 # No device here has fast maths, so let us make the compiler's step by hand:
 
@@ -173,8 +178,9 @@ for name, text in (("safe", safe), ("fast", fast)):
     print(f"{name} maths: a masked row {found[0, :4]}, another {found[1, 2:8]}")
 
 # %% [markdown]
-# One such NaN in a KV block of a shared pool, and the next sequence that reuses the block has it too, unless
-# the kernels never read a slot past the context. Ours do not: the pools above were full of NaN.
+# One such NaN in a KV block of a shared pool, and the next sequence that reuses the block has it
+# too, unless the kernels never read a slot past the context. Ours do not: the pools above were
+# full of NaN.
 #
 # ## Exercises
 #

@@ -1,18 +1,21 @@
 """# 12 Paged attention in one kernel
 
-When you have read this you can explain online softmax, why a lane owns a key in one half of the kernel and a
-dimension in the other, and what GQA saves. The engine's files are `kernels/attention.py`,
-`shaders/attention_decode.metal` (one query a sequence) and `attention_prefill.metal` (many).
+When you have read this you can explain online softmax, why a lane owns a key in one half of the
+kernel and a dimension in the other, and what GQA saves. The engine's files are
+`kernels/attention.py`, `shaders/attention_decode.metal` (one query a sequence) and
+`attention_prefill.metal` (many).
 """
 
 # %% [markdown]
 # ## The idea: a softmax that never sees all its scores
 #
-# Softmax needs the largest score before it can add up exp(score - largest). Online softmax (Milakov and
-# Gimelshein, 2018) starts without it: keep the largest *so far*, and when a larger one comes, multiply what was gathered by
-# exp(old - new). Three numbers instead of a row of scores:
+# Softmax needs the largest score before it can add up exp(score - largest). Online softmax
+# (Milakov and Gimelshein, 2018) starts without it: keep the largest *so far*, and when a larger
+# one comes, multiply what was gathered by exp(old - new). Three numbers instead of a row of
+# scores:
 
 # %%
+import charts
 import numpy as np
 import pictures
 from lesson import agree, checking_device, device, table
@@ -32,7 +35,11 @@ best, total, gathered, steps = -np.inf, 0.0, 0.0, []
 for score, value in zip(scores, values, strict=True):
     higher = max(best, score)
     correction, weight = np.exp(best - higher), np.exp(score - higher)
-    total, gathered, best = total * correction + weight, gathered * correction + weight * value, higher
+    total, gathered, best = (
+        total * correction + weight,
+        gathered * correction + weight * value,
+        higher,
+    )
     steps.append((score, best, f"{correction:.3f}", f"{total:.3f}", f"{gathered:.3f}"))
 table(("score", "largest so far", "correction", "sum of weights", "sum of values"), steps)
 exact = np.exp(scores) @ values / np.exp(scores).sum()
@@ -78,14 +85,14 @@ agree("five kernels", a.out.buffer.numpy(np.float32, q.shape), expected)
 # %% [markdown]
 # ## The engine's version
 #
-# One threadgroup serves one KV head and all its query heads (3 here): K and V are read once, not three times. Its
-# 4 simdgroups take 32 keys each in turns.
+# One threadgroup serves one KV head and all its query heads (3 here): K and V are read once, not
+# three times. Its 4 simdgroups take 32 keys each in turns.
 #
-# **Scores: a lane owns a key.** It multiplies whole queries with its key and needs no reduction; that is why K
-# lies turned in its blocks: 32 lanes, 32 tokens, neighbouring addresses.
+# **Scores: a lane owns a key.** It multiplies whole queries with its key and needs no reduction;
+# that is why K lies turned in its blocks: 32 lanes, 32 tokens, neighbouring addresses.
 #
-# **Values: a lane owns four dimensions.** So the weights pass through threadgroup memory, inside the simdgroup:
-# a `simdgroup_barrier`, and no `threadgroup_barrier` in the loop.
+# **Values: a lane owns four dimensions.** So the weights pass through threadgroup memory, inside
+# the simdgroup: a `simdgroup_barrier`, and no `threadgroup_barrier` in the loop.
 
 # %%
 b = problem(gpu)
@@ -94,8 +101,8 @@ run(gpu, fused)
 agree("one kernel", b.out.buffer.numpy(np.float32, q.shape), expected)
 
 # %% [markdown]
-# Watch it read the K of one block (columns are tokens, squares are four numbers of one): in each step a
-# simdgroup reads a row, 128 bytes in one piece. Compare with lesson 11's gather.
+# Watch it read the K of one block (columns are tokens, squares are four numbers of one): in each
+# step a simdgroup reads a row, 128 bytes in one piece. Compare with lesson 11's gather.
 
 # %%
 checking = checking_device()
@@ -118,7 +125,8 @@ def one_block(name):
 pictures.save("12_keys", pictures.touched(one_block("k_pool"), "k_pool", columns=16, element=8))
 
 # %% [markdown]
-# And V, which lies token after token: a row of the picture is one token, and 16 lanes read it side by side.
+# And V, which lies token after token: a row of the picture is one token, and 16 lanes read it
+# side by side.
 
 # %%
 pictures.save("12_values", pictures.touched(one_block("v_pool"), "v_pool", columns=16, element=8))
@@ -140,25 +148,26 @@ moved = [sum(x.size for x in one.rows if x.memory == "device") for one in (log, 
 table(
     ("", "dispatches", "bytes moved", "us here"),
     [
-        ("five kernels", 5, sum(moved[1:]), f"{1e6 * pictures.seconds(gpu, *five):.0f}"),
-        ("one kernel", 1, moved[0], f"{1e6 * pictures.seconds(gpu, fused):.0f}"),
+        ("five kernels", 5, sum(moved[1:]), f"{1e6 * charts.seconds(gpu, *five):.0f}"),
+        ("one kernel", 1, moved[0], f"{1e6 * charts.seconds(gpu, fused):.0f}"),
     ],
 )
 once = 2 * KEYS * KV_HEADS * HEAD_DIM * layout.dtype.itemsize + 2 * q.nbytes
 print(f"K, V, queries and output, each once: {once:,} bytes")
 
 # %% [markdown]
-# A long context is split over threadgroups in parts of 512 keys, and `attend_combine` adds the parts up: the same
-# trick as online softmax, once more. The parts are absolute multiples of 512, whatever the batch, so a
-# sequence's bits do not depend on its company.
+# A long context is split over threadgroups in parts of 512 keys, and `attend_combine` adds the
+# parts up: the same trick as online softmax, once more. The parts are absolute multiples of 512,
+# whatever the batch, so a sequence's bits do not depend on its company.
 #
-# A prompt's queries come in tiles of 32 (`attention_prefill.metal`), with `simdgroup_matrix` for both products.
+# A prompt's queries come in tiles of 32 (`attention_prefill.metal`), with `simdgroup_matrix` for
+# both products.
 #
 # ## What breaks without care: a correction forgotten
 #
-# Online softmax with the correction left out is right as long as the first key has the largest score. Random
-# tests with one key pass. Here is the engine's kernel with its values not corrected; the checker is
-# silent, since no access is wrong: only a comparison finds it.
+# Online softmax with the correction left out is right as long as the first key has the largest
+# score. Random tests with one key pass. Here is the engine's kernel with its values not
+# corrected; the checker is silent, since no access is wrong: only a comparison finds it.
 
 # %%
 text = splice(SHADERS / "attention_decode.metal").replace(
@@ -176,13 +185,17 @@ with checking.commands() as commands, commands.encoder() as encoder:
         launch.parameters,
     )
 wrong = np.abs(c.out.buffer.numpy(np.float32, q.shape) - expected)
-print(f"no report; but {(wrong > 1e-3).mean():.0%} of the numbers are wrong, by up to {wrong.max():.2f}")
+print(
+    f"no report; but {(wrong > 1e-3).mean():.0%} of the numbers are wrong, "
+    f"by up to {wrong.max():.2f}"
+)
 
 # %% [markdown]
 # ## What breaks without care: threadgroup memory in a helper
 #
-# The original's author wanted a helper function with scratch memory of its own. Metal allows threadgroup variables in
-# kernel functions only: the helper must get a pointer. The front end of `soft` says so, as Apple's compiler does:
+# The original's author wanted a helper function with scratch memory of its own. Metal allows
+# threadgroup variables in kernel functions only: the helper must get a pointer. The front end of
+# `soft` says so, as Apple's compiler does:
 
 # %%
 helper = """

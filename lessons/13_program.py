@@ -1,18 +1,20 @@
 """# 13 The forward pass as one command buffer
 
-When you have read this you can turn a model into a list of dispatches, cut the list where barriers must be, and
-replay it for every token. The engine's files are `runner/forward.py`, `runner/program.py`, `runner/step.py` and
-`runner/metal.py`.
+When you have read this you can turn a model into a list of dispatches, cut the list where
+barriers must be, and replay it for every token. The engine's files are `runner/forward.py`,
+`runner/program.py`, `runner/step.py` and `runner/metal.py`.
 """
 
 # %% [markdown]
 # ## The idea: record once, replay for every token
 #
-# The Rust original encoded about 900 dispatches a token anew: 0.4 ms of one CPU core, and dozens of buffers
-# allocated each step. But from token to token almost nothing changes: the same kernels, the same weights, the same
-# scratch memory. What does change (the token, its position, its slot, the block table) fits in a few hundred bytes.
+# The Rust original encoded about 900 dispatches a token anew: 0.4 ms of one CPU core, and dozens
+# of buffers allocated each step. But from token to token almost nothing changes: the same
+# kernels, the same weights, the same scratch memory. What does change (the token, its position,
+# its slot, the block table) fits in a few hundred bytes.
 #
-# So a step is a *program*: launches recorded once. What varies lies in one **step buffer**, always at the same place.
+# So a step is a *program*: launches recorded once. What varies lies in one **step buffer**,
+# always at the same place.
 #
 # Our model has 4 layers and random weights; it writes nonsense, quickly.
 
@@ -20,6 +22,7 @@ replay it for every token. The engine's files are `runner/forward.py`, `runner/p
 import time
 from dataclasses import replace
 
+import charts
 import numpy as np
 import pictures
 from lesson import agree, checking_device, device, small_model, table
@@ -71,9 +74,10 @@ agree("logits after 5 tokens", logits, expected, 2e-2)  # the KV cache is half p
 # %% [markdown]
 # ## The engine's version: launches, phases, barriers
 #
-# `runner/forward.py` walks through the layers as the oracle does, and asks `kernels/` for a `Launch` each: a shader,
-# a grid, and for every buffer a span of bytes with what happens to it. From these read and write sets
-# `phases` decides where barriers must be: dispatches of one phase may run in any order, or at once.
+# `runner/forward.py` walks through the layers as the oracle does, and asks `kernels/` for a
+# `Launch` each: a shader, a grid, and for every buffer a span of bytes with what happens to it.
+# From these read and write sets `phases` decides where barriers must be: dispatches of one phase
+# may run in any order, or at once.
 
 # %%
 bucket = Bucket.of(step(0, 0), runner.max_context)
@@ -82,17 +86,18 @@ for number, phase in enumerate(phases(program.launches)[:8]):
     print(f"phase {number}:", ", ".join(f"{launch.kernel} {launch.shape}" for launch in phase))
 
 # %% [markdown]
-# A layer is 6 phases: Q, K and V overlap, and so would anything else that shares no bytes. The norms have gone: they are folded into
-# the multiplications that need them. The width of a box is its share of the bytes; boxes above one another may overlap.
+# A layer is 6 phases: Q, K and V overlap, and so would anything else that shares no bytes. The
+# norms have gone: they are folded into the multiplications that need them. The width of a box is
+# its share of the bytes; boxes above one another may overlap.
 
 # %%
-pictures.save("13_layer", pictures.layer(program, first=1, count=6))
+pictures.save("13_layer", charts.layer(program, first=1, count=6))
 
 # %% [markdown]
 # ## What it costs
 #
-# Counts that are the same on every machine. A model's cost in *time* is bytes while they are many, and phases when they are
-# few: a small model waits for barriers, not for memory.
+# Counts that are the same on every machine. A model's cost in *time* is bytes while they are
+# many, and phases when they are few: a small model waits for barriers, not for memory.
 
 # %%
 report = runner.report()
@@ -108,8 +113,8 @@ table(
 )
 
 # %% [markdown]
-# And the host's time: each dispatch in a command buffer of its own, waited for; all of them encoded into one; the recorded
-# program replayed.
+# And the host's time: each dispatch in a command buffer of its own, waited for; all of them
+# encoded into one; the recorded program replayed.
 
 
 # %%
@@ -143,10 +148,11 @@ table(
 # %% [markdown]
 # ## What breaks without it: a missing barrier
 #
-# Suppose the output projection's launch had forgotten to say that it reads what the attention wrote. Then there
-# would be no barrier, and in a concurrent encoder the two may run in any order. On a GPU that
-# shows as text that is wrong once in a while. The checking device compares the bytes that each dispatch *really*
-# touched with the barriers between them, whatever the launches said:
+# Suppose the output projection's launch had forgotten to say that it reads what the attention
+# wrote. Then there would be no barrier, and in a concurrent encoder the two may run in any order.
+# On a GPU that shows as text that is wrong once in a while. The checking device compares the
+# bytes that each dispatch *really* touched with the barriers between them, whatever the launches
+# said:
 
 # %%
 checking = checking_device()
@@ -168,8 +174,8 @@ except MetalError as error:
     print(str(error).split(". In")[0])
 
 # %% [markdown]
-# A test of ours runs whole programs on the checking device and compares what launches declare with what they touch
-# (`tests/runner/test_declared.py`).
+# A test of ours runs whole programs on the checking device and compares what launches declare
+# with what they touch (`tests/runner/test_declared.py`).
 #
 # ## Exercise
 #

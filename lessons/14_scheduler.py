@@ -1,20 +1,22 @@
 """# 14 Continuous batching and the prefix cache
 
-When you have read this you can say what an engine decides before each step: who runs, with how many tokens, in
-which blocks. The engine's files are `engine/scheduler.py`, `engine/block_pool.py` and `engine/core.py`. No shader is new: this
-lesson is about time and memory.
+When you have read this you can say what an engine decides before each step: who runs, with how
+many tokens, in which blocks. The engine's files are `engine/scheduler.py`, `engine/block_pool.py`
+and `engine/core.py`. No shader is new: this lesson is about time and memory.
 """
 
 # %% [markdown]
 # ## Why batches
 #
-# A decode step reads all weights, for one row or for eight. Eight sequences in one step cost little more than one: that is
-# where the throughput of a server comes from. But requests come when they come, and end when they end.
+# A decode step reads all weights, for one row or for eight. Eight sequences in one step cost
+# little more than one: that is where the throughput of a server comes from. But requests come
+# when they come, and end when they end.
 #
-# **Static batching** waits for a batch to end before the next begins: everybody waits for the longest.
-# **Continuous batching** (Orca, Yu et al., 2022) decides anew at every step.
+# **Static batching** waits for a batch to end before the next begins: everybody waits for the
+# longest. **Continuous batching** (Orca, Yu et al., 2022) decides anew at every step.
 
 # %%
+import charts
 import numpy as np
 import pictures
 from lesson import device_name, small_model, table
@@ -33,7 +35,14 @@ print("device:", name)
 rng = np.random.default_rng(0)
 BLOCK = 16
 # name: (tokens of the prompt, tokens to generate, the step at which it comes)
-REQUESTS = {"a": (9, 12, 0), "b": (20, 3, 0), "c": (5, 4, 0), "d": (70, 6, 2), "e": (12, 8, 5), "f": (8, 3, 8)}
+REQUESTS = {
+    "a": (9, 12, 0),
+    "b": (20, 3, 0),
+    "c": (5, 4, 0),
+    "d": (70, 6, 2),
+    "e": (12, 8, 5),
+    "f": (8, 3, 8),
+}
 PROMPTS = {who: rng.integers(0, 256, count).tolist() for who, (count, _, _) in REQUESTS.items()}
 
 
@@ -43,7 +52,9 @@ def engine(num_blocks: int = 64, token_budget: int = 32, **limits) -> Engine:
         model, name, num_blocks, BLOCK, Options(batch_invariant=True), max_seqs=9, max_context=512
     )
     pool = BlockPool(num_blocks, BLOCK)
-    return Engine(runner, Scheduler(pool, Limits(8, token_budget, batch_invariant=True, chunk=16, **limits)))
+    return Engine(
+        runner, Scheduler(pool, Limits(8, token_budget, batch_invariant=True, chunk=16, **limits))
+    )
 
 
 def request(who: str, prompt: list[int], tokens: int) -> Request:
@@ -59,7 +70,7 @@ def request(who: str, prompt: list[int], tokens: int) -> Request:
 
 # %%
 def run(serving: Engine, may_join) -> dict[str, list[int]]:
-    """Serves all REQUESTS; may_join(serving) says whether one that has come may enter. Tokens by name."""
+    """Serves all REQUESTS; may_join(serving): may one that has come enter? Tokens by name."""
     coming, entered, step = dict(REQUESTS), {}, 0
     while coming or serving.has_work:
         here = [who for who, (_, _, at) in coming.items() if at <= step]
@@ -76,25 +87,26 @@ def run(serving: Engine, may_join) -> dict[str, list[int]]:
 static = engine()
 static_tokens = run(static, lambda serving: not serving.has_work)
 print(static.scheduler.totals.steps, "steps")
-pictures.save("14_static", pictures.schedule(static.snapshot().state["recent_steps"]))
+pictures.save("14_static", charts.schedule(static.snapshot().state["recent_steps"]))
 
 # %% [markdown]
 # ## The engine's version: continuous batching, chunked prefill
 #
-# Dark squares are pieces of prompts. A step takes at most 32 tokens here; those that decode go first, with one
-# each, and what is left goes to prompts: d's 70 tokens come in pieces, and nobody's decoding waits for them.
+# Dark squares are pieces of prompts. A step takes at most 32 tokens here; those that decode go
+# first, with one each, and what is left goes to prompts: d's 70 tokens come in pieces, and
+# nobody's decoding waits for them.
 
 # %%
 continuous = engine()
 tokens = run(continuous, lambda serving: True)
 print(continuous.scheduler.totals.steps, "steps")
-pictures.save("14_continuous", pictures.schedule(continuous.snapshot().state["recent_steps"]))
+pictures.save("14_continuous", charts.schedule(continuous.snapshot().state["recent_steps"]))
 print("the same tokens:", tokens == static_tokens)
 
 # %% [markdown]
-# "The same tokens" is not a matter of course: how a row is computed may depend on what else is in the step (another
-# kernel for 5 rows than for 4, another order of summation). This engine was opened with `batch_invariant=True`, which pins
-# one kernel and fixed places to cut prompts.
+# "The same tokens" is not a matter of course: how a row is computed may depend on what else is in
+# the step (another kernel for 5 rows than for 4, another order of summation). This engine was
+# opened with `batch_invariant=True`, which pins one kernel and fixed places to cut prompts.
 #
 # ## The cost
 #
@@ -126,8 +138,9 @@ table(
 # %% [markdown]
 # ## The prefix cache
 #
-# Chats begin alike: a system prompt, then all earlier turns. A whole block is known by a hash of its tokens *and of
-# the block before it*, so equal hashes mean equal texts from the first token on:
+# Chats begin alike: a system prompt, then all earlier turns. A whole block is known by a hash of
+# its tokens *and of the block before it*, so equal hashes mean equal texts from the first token
+# on:
 
 # %%
 system = rng.integers(0, 256, 48).tolist()  # three blocks
@@ -147,13 +160,15 @@ for number, question in enumerate(([1] * 20, [2] * 20, [1] * 20)):
 table(("request", "prompt tokens", "found so far", "tokens computed"), rows)
 
 # %% [markdown]
-# Blocks that nobody holds stay findable until they are needed for something else, the least recently used first. Never is the *last*
-# token of a prompt taken from the cache: something must be computed to have logits.
+# Blocks that nobody holds stay findable until they are needed for something else, the least
+# recently used first. Never is the *last* token of a prompt taken from the cache: something must
+# be computed to have logits.
 #
 # ## When the pool is full: preemption
 #
-# Two requests of 20 + 50 tokens need 5 blocks each in the end; here are 7 for both. When none is left, the youngest gives its
-# own back and is computed again later, its prompt and what it had said so far. It costs steps; it changes nothing:
+# Two requests of 20 + 50 tokens need 5 blocks each in the end; here are 7 for both. When none is
+# left, the youngest gives its own back and is computed again later, its prompt and what it had
+# said so far. It costs steps; it changes nothing:
 
 
 # %%
@@ -169,7 +184,10 @@ def two(num_blocks: int) -> tuple[Engine, list[list[int]]]:
 
 
 (roomy, expected), (tight, squeezed) = two(64), two(7)
-print(f"{roomy.scheduler.totals.steps} steps with room for both, {tight.scheduler.totals.steps} without")
+print(
+    f"{roomy.scheduler.totals.steps} steps with room for both, "
+    f"{tight.scheduler.totals.steps} without"
+)
 print("the same tokens:", squeezed == expected)
 for step, kind, who, detail in tight.scheduler.events:
     print(f"  step {step}: {kind} {who}: {detail}")
@@ -177,9 +195,9 @@ for step, kind, who, detail in tight.scheduler.events:
 # %% [markdown]
 # ## What breaks without care: a block given back twice
 #
-# The worst defect of an engine is a block with two owners: one sequence reads the other's thoughts. So the pool keeps
-# books, and `check` audits them; our tests call it after every step of random requests (`tests/engine`). Give a
-# block back twice:
+# The worst defect of an engine is a block with two owners: one sequence reads the other's
+# thoughts. So the pool keeps books, and `check` audits them; our tests call it after every step
+# of random requests (`tests/engine`). Give a block back twice:
 
 # %%
 pool = BlockPool(4, BLOCK)
@@ -192,8 +210,8 @@ except PoolError as error:
     print(error)
 
 # %% [markdown]
-# The original, in some versions, lost the token that is sampled at the end of the prefill: its first answer token never
-# counted. Here, `tokens` has exactly what was asked for:
+# The original, in some versions, lost the token that is sampled at the end of the prefill: its
+# first answer token never counted. Here, `tokens` has exactly what was asked for:
 
 # %%
 print({who: (len(tokens[who]), REQUESTS[who][1]) for who in REQUESTS})

@@ -1,21 +1,23 @@
 """# 15 Measure, fuse, overlap
 
-When you have read this you can find out where a step's time goes, what the machine would allow, and which of three
-remedies helps: fewer bytes, fewer dispatches, or dispatches side by side. The engine's files are
-`mtl/profile.py`, `runner/program.py` and `mtl/indirect.py`.
+When you have read this you can find out where a step's time goes, what the machine would allow,
+and which of three remedies helps: fewer bytes, fewer dispatches, or dispatches side by side. The
+engine's files are `mtl/profile.py`, `runner/program.py` and `mtl/indirect.py`.
 """
 
 # %% [markdown]
 # ## A profile
 #
-# The Rust original had a switch that put each dispatch into a command buffer of its own and printed the GPU's time by
-# kernel and shape. So does this engine: `TINYRVLLM_METAL_PROFILE=1`. It is right for comparing kernels, and its sum is larger than
-# a real step. Here it is by hand, for one decoded token of a small model:
+# The Rust original had a switch that put each dispatch into a command buffer of its own and
+# printed the GPU's time by kernel and shape. So does this engine: `TINYRVLLM_METAL_PROFILE=1`. It
+# is right for comparing kernels, and its sum is larger than a real step. Here it is by hand, for
+# one decoded token of a small model:
 
 # %%
 import time
 from collections import defaultdict
 
+import charts
 import numpy as np
 import pictures
 from lesson import agree, device, small_model, table
@@ -52,22 +54,22 @@ logits = runner.run(step(11, 0))
 body = runner.last_programs[0]
 times: dict[str, list[float]] = defaultdict(list)
 for launch in body.launches:
-    times[f"{launch.kernel}, {launch.shape}"].append(1e6 * pictures.seconds(gpu, launch))
+    times[f"{launch.kernel}, {launch.shape}"].append(1e6 * charts.seconds(gpu, launch))
 whole_step = sum(map(sum, times.values()))
 rows = [
     (what, len(each), f"{np.median(each):.0f}", f"{sum(each) / whole_step:.0%}")
     for what, each in sorted(times.items(), key=lambda item: -sum(item[1]))
 ]
 table(("kernel, shape", "calls", "us", "of the step"), rows)
-pictures.save("15_timeline", pictures.timeline(gpu, body))
+pictures.save("15_timeline", charts.timeline(gpu, body))
 
 # %% [markdown]
 # ## The roofline
 #
-# Is a kernel slow, or is the machine? A kernel needs so many operations for each byte that it moves. Left of the
-# knee memory is the limit, right of it arithmetic is. The slope is what a plain copy reaches; the roof is the
-# best that any of our kernels reached on this device. Weights come from memory here, not from a cache: each
-# measurement walks over copies.
+# Is a kernel slow, or is the machine? A kernel needs so many operations for each byte that it
+# moves. Left of the knee memory is the limit, right of it arithmetic is. The slope is what a
+# plain copy reaches; the roof is the best that any of our kernels reached on this device. Weights
+# come from memory here, not from a cache: each measurement walks over copies.
 
 # %%
 bandwidth = bench.copy_bandwidth(gpu)
@@ -78,7 +80,10 @@ for kernel, count in (("matvec", 1), ("matvec", 4), ("ksplit", 8), ("ksplit", 16
     (launch,) = prepared.launches
     seconds = bench.seconds(gpu, bench.copies_of(launch, gpu, hot=False)[:24])
     moved = launch.cost.bytes_read + launch.cost.bytes_written
-    points[f"{kernel}, {count} rows"] = (launch.cost.flops / moved, launch.cost.flops / seconds / 1e9)
+    points[f"{kernel}, {count} rows"] = (
+        launch.cost.flops / moved,
+        launch.cost.flops / seconds / 1e9,
+    )
 peak = max(y for _, y in points.values())
 table(
     ("", "operations a byte", "GFLOP/s", "of the roof"),
@@ -87,13 +92,14 @@ table(
         for what, (x, y) in points.items()
     ],
 )
-pictures.save("15_roofline", pictures.roofline(points, bandwidth, peak, gpu.name.split(" on ")[0]))
+pictures.save("15_roofline", charts.roofline(points, bandwidth, peak, gpu.name.split(" on ")[0]))
 
 # %% [markdown]
 # ## A measurement that lies
 #
-# The original's first figures for `linear_small` were 100 to 190 GB/s, on a chip with 150: one small matrix, again and
-# again, from the cache. Good for comparing two kernels, a lie about bandwidth:
+# The original's first figures for `linear_small` were 100 to 190 GB/s, on a chip with 150: one
+# small matrix, again and again, from the cache. Good for comparing two kernels, a lie about
+# bandwidth:
 
 # %%
 prepared = prepare(case("matvec", kind="Q8_0", rows=1, outputs=1536, inputs=576), gpu, rng)
@@ -105,9 +111,10 @@ for what, hot in (("one matrix, again and again", True), ("a new one each time",
 # %% [markdown]
 # ## Fuse: fewer dispatches
 #
-# A norm before a multiplication is a dispatch that waits and makes others wait. The engine folds it in: the projection that
-# *writes* x leaves the sums of its squares beside it, the one that *reads* x multiplies by the norm's weight on the
-# way in and divides by the root on the way out. No arithmetic is saved; two phases a layer are.
+# A norm before a multiplication is a dispatch that waits and makes others wait. The engine folds
+# it in: the projection that *writes* x leaves the sums of its squares beside it, the one that
+# *reads* x multiplies by the norm's weight on the way in and divides by the root on the way out.
+# No arithmetic is saved; two phases a layer are.
 
 # %%
 plain = MetalRunner(model, gpu, num_blocks=8, options=Options(fuse=False))
@@ -131,26 +138,29 @@ for what, one in (("norms apart", plain), ("norms folded in", runner)):
 table(("", "dispatches", "phases", "ms a token"), rows)
 
 # %% [markdown]
-# What fusion is worth depends on size: others measured 5 to 7 % on a model of 99M parameters, 1 % at 2B. It pays where a
-# step waits for dispatches, not for bytes.
+# What fusion is worth depends on size: others measured 5 to 7 % on a model of 99M parameters, 1 %
+# at 2B. It pays where a step waits for dispatches, not for bytes.
 #
 # ## Overlap: dispatches side by side
 #
-# In a serial encoder each dispatch waits for the one before. In a concurrent one they overlap, unless a barrier is between.
-# Each column below is a phase of one layer (norms apart, so that there are more); what stands above one another overlaps.
+# In a serial encoder each dispatch waits for the one before. In a concurrent one they overlap,
+# unless a barrier is between. Each column below is a phase of one layer (norms apart, so that
+# there are more); what stands above one another overlaps.
 
 # %%
-pictures.save("15_phases", pictures.layer(plain.last_programs[0], first=1, count=8))
+pictures.save("15_phases", charts.layer(plain.last_programs[0], first=1, count=8))
 reports = {"every dispatch waits": runner.report().dispatches, "phases": runner.report().phases}
 print(", ".join(f"{what}: {count} waits a token" for what, count in reports.items()))
 
 # %% [markdown]
-# The price of a barrier too few is text that is wrong once in a while; lesson 13 shows how the checking device finds it.
+# The price of a barrier too few is text that is wrong once in a while; lesson 13 shows how the
+# checking device finds it.
 #
 # ## Replay: fewer messages
 #
-# A recorded program still costs three messages a dispatch, and Python's time for each. An indirect command buffer
-# holds them all; a replay is one message. In return nothing may vary but the bytes in buffers.
+# A recorded program still costs three messages a dispatch, and Python's time for each. An
+# indirect command buffer holds them all; a replay is one message. In return nothing may vary but
+# the bytes in buffers.
 
 # %%
 indirect = MetalRunner(model, gpu, num_blocks=8, options=Options(indirect=True))
@@ -177,13 +187,13 @@ table(
 )
 
 # %% [markdown]
-# On `soft` a message is a Python function of ours and dear; `python -m tinyrvllm.bench host` measures against a
-# runtime that does nothing.
+# On `soft` a message is a Python function of ours and dear; `python -m tinyrvllm.bench host`
+# measures against a runtime that does nothing.
 #
 # ## What breaks without care: a test that tests nothing
 #
-# The last of the original's pains. Its tests' helper returned nothing on any error, so that machines without a GPU would
-# skip. Then a kernel did not compile, and twelve tests "passed":
+# The last of the original's pains. Its tests' helper returned nothing on any error, so that
+# machines without a GPU would skip. Then a kernel did not compile, and twelve tests "passed":
 
 
 # %%
@@ -205,8 +215,8 @@ def test_square() -> str:
 print("test_square:", test_square())
 
 # %% [markdown]
-# So here nothing is silent: whoever has no device gets an error that says why, and a test is skipped only where a machine
-# truly lacks something, and then the skip says what.
+# So here nothing is silent: whoever has no device gets an error that says why, and a test is
+# skipped only where a machine truly lacks something, and then the skip says what.
 #
 # ## Exercise
 #

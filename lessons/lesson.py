@@ -23,8 +23,8 @@ _FOLDERS: list[tempfile.TemporaryDirectory] = []
 
 
 def device_name() -> str:
-    """--device of the command line, else $TINYRVLLM_DEVICE (notebooks set it), else "metal" on a Mac
-    with Apple silicon and "soft" elsewhere."""
+    """--device of the command line, else $TINYRVLLM_DEVICE (notebooks set it), else "metal" on
+    Apple silicon and "soft" elsewhere."""
     is_mac = sys.platform == "darwin" and platform.machine() == "arm64"
     default = os.environ.get("TINYRVLLM_DEVICE", "metal" if is_mac else "soft")
     if "ipykernel" in sys.modules:  # in a notebook the command line is Jupyter's
@@ -42,7 +42,8 @@ def device_name() -> str:
 
 
 def device() -> Device:
-    """The device that was asked for, open. One line says which. Ends the program where there is none."""
+    """The device that was asked for, open; a line says which. Ends the program where there is
+    none."""
     name = device_name()
     try:
         opened = open_device(name)
@@ -93,7 +94,9 @@ def agree(
     apart = float(np.abs(found.astype(np.float64) - expected).max()) / scale
     print(f"{what}: {apart:.1e} from {source}")
     if not apart <= tolerance:  # a NaN is no agreement, either
-        sys.exit(f"error: expected at most {tolerance:.0e}: this lesson is broken, please report it")
+        sys.exit(
+            f"error: expected at most {tolerance:.0e}: this lesson is broken, please report it"
+        )
 
 
 def small_model(layers: int = 4) -> Path:

@@ -8,26 +8,25 @@ the times it measured. Nothing here is drawn by hand.
 pictures are SVG that moves by itself in any browser; plots are made by matplotlib ([plots]).
 """
 
-import html
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import svg
+from svg import CELL
 
 from tinyrvllm.kernels.launch import Launch, run
 from tinyrvllm.mtl import Device
-from tinyrvllm.runner.program import Program
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tinyrvllm.soft.cpu.access_log import Access, DispatchLog
 
-CELL = 22  # pixels of an element
-SECONDS = 1.2  # that a step is shown
 MOST_STEPS = 40
 LINE = 128  # bytes of a cache line, on Apple's GPUs
 BANKS = 32  # of threadgroup memory, 4 bytes wide each: assumed, Apple documents no number
@@ -43,11 +42,15 @@ def save(name: str, picture: "str | Figure") -> Path:
     else:
         picture.savefig(path, bbox_inches="tight")
     print(f"picture: {path}")
+    if "ipykernel" in sys.modules:
+        from IPython.display import SVG, display
+
+        display(SVG(filename=str(path)))
     return path
 
 
 def watch(device: Device, *launches: Launch) -> "list[DispatchLog]":
-    """Runs launches on the checking device; returns each one's accesses in the order they were made.
+    """Runs launches on the checking device; returns each one's accesses in the order of making.
 
     Raises ValueError on a device that does not log: only "soft:check" does.
     """
@@ -105,13 +108,13 @@ def touched(
     first = min(a.offset for a in accesses) // element // columns * columns
     end = max(a.offset + a.size for a in accesses)
     rows = -(-(-(-end // element) - first) // columns)
-    body, shown = [_grid(rows, columns)], frames[:MOST_STEPS]
+    body, shown = [svg.grid(rows, columns)], frames[:MOST_STEPS]
     for number, frame in enumerate(shown):
         marks = []
         for access in frame:
             for e in range(access.offset // element, -(-(access.offset + access.size) // element)):
                 row, column = divmod(e - first, columns)
-                marks.append(_mark(row, column, access))
+                marks.append(svg.mark(row, column, access))
         only = frame[0]
         lanes = "simdgroups" if only.whole_simdgroup else "threads"
         count = len({a.thread for a in frame})
@@ -124,8 +127,8 @@ def touched(
             f"step {number + 1} of {len(frames)}, {only.file}:{only.line}: {count} {lanes} "
             f"{only.verb} {name}{efficiency}; {only.step} barriers passed"
         )
-        body.append(_frame(number, len(shown), [*marks, _text(0, rows * CELL + 18, text)]))
-    return _svg(max(columns * CELL, 700), rows * CELL + 26, body)
+        body.append(svg.frame(number, len(shown), [*marks, svg.text(0, rows * CELL + 18, text)]))
+    return svg.document(max(columns * CELL, 700), rows * CELL + 26, body)
 
 
 def owners(log: "DispatchLog", name: str, columns: int, element: int = 4) -> str:
@@ -138,13 +141,13 @@ def owners(log: "DispatchLog", name: str, columns: int, element: int = 4) -> str
         for e in range(access.offset // element, -(-(access.offset + access.size) // element))
     }
     rows = max(last) // columns + 1
-    marks = [_mark(*divmod(e, columns), access, access.group) for e, access in last.items()]
+    marks = [svg.mark(*divmod(e, columns), access, access.group) for e, access in last.items()]
     caption = (
         f"{name}: who wrote each element; the colour is the threadgroup, the number the thread"
     )
-    return _svg(
+    return svg.document(
         max(columns * CELL, 700), rows * CELL + 26,
-        [_grid(rows, columns), *marks, _text(0, rows * CELL + 18, caption)],
+        [svg.grid(rows, columns), *marks, svg.text(0, rows * CELL + 18, caption)],
     )  # fmt: skip
 
 
@@ -170,12 +173,12 @@ def tile_owners(device: Device) -> str:
         lane, element = divmod(int(value), 2)
         x, y = column * size, row * size
         body.append(
-            f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{_colour(lane)}" '
+            f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{svg.colour(lane)}" '
             f'stroke="#fff"/><text x="{x + size / 2}" y="{y + 19}" text-anchor="middle">{lane}</text>'
             f'<text x="{x + size / 2}" y="{y + 35}" class="s" text-anchor="middle">[{element}]</text>'
         )
-    body.append(_text(0, 8 * size + 18, "lane, and which of its two elements"))
-    return _svg(8 * size, 8 * size + 26, body)
+    body.append(svg.text(0, 8 * size + 18, "lane, and which of its two elements"))
+    return svg.document(8 * size, 8 * size + 26, body)
 
 
 # ---- threadgroup memory's banks
@@ -211,168 +214,3 @@ def banks(cases: "dict[str, Sequence[Access]]") -> "Figure":
         axes.imshow(image, cmap="Blues", vmin=0, vmax=1.3)
         axes.set(title=f"{title}: {max(bank_conflicts(frame))} turns", xlabel="bank", ylabel="lane")
     return figure
-
-
-# ---- costs
-
-
-def roofline(
-    points: "dict[str, tuple[float, float]]", gigabytes: float, gigaflops: float, machine: str
-) -> "Figure":
-    """points: name -> (floating-point operations a byte, GFLOP/s). The roof is the machine's:
-    GB/s times intensity, up to its GFLOP/s."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5))
-    axes = figure.subplots()
-    least = min(0.1, *(x for x, _ in points.values()))
-    most = max(100.0, *(x for x, _ in points.values()))
-    intensity = np.geomspace(least, most * 2, 200)
-    axes.loglog(intensity, np.minimum(intensity * gigabytes, gigaflops), color="black")
-    for number, (name, (x, y)) in enumerate(points.items()):
-        axes.loglog([x], [y], "o", color=f"C{number % 10}", label=name)
-    axes.legend(fontsize=7, loc="lower right")
-    axes.set(
-        title=f"{machine}: {gigabytes:.0f} GB/s, {gigaflops:.0f} GFLOP/s",
-        xlabel="operations a byte", ylabel="GFLOP/s",
-    )  # fmt: skip
-    axes.grid(visible=True, which="both", alpha=0.2)
-    return figure
-
-
-def layer(program: Program, first: int, count: int) -> str:
-    """An SVG of `count` phases of a recorded program from number `first` on: a column each, the
-    dispatches that may overlap above one another, as wide as their share of the bytes."""
-    phases = program.phases[first : first + count]
-    heaviest = max(sum(_bytes(x) for x in phase) for phase in phases)
-    body, x, tallest = [], 0.0, max(map(len, phases))
-    for number, phase in enumerate(phases):
-        width = max(100.0, 240.0 * max(_bytes(x) for x in phase) / heaviest)
-        for level, launch in enumerate(phase):
-            y = level * 50
-            body.append(
-                f'<rect x="{x}" y="{y}" width="{width - 6}" height="44" rx="4" '
-                f'fill="{_colour(hash_of(launch.kernel))}"><title>{html.escape(launch.shape)}</title>'
-                f'</rect><text x="{x + 5}" y="{y + 18}" class="s">{launch.kernel}</text>'
-                f'<text x="{x + 5}" y="{y + 34}" class="s">{_bytes(launch) / 1024:.0f} KB</text>'
-            )
-        body.append(_text(x, tallest * 50 + 14, f"phase {first + number}"))
-        x += width
-    return _svg(int(x), tallest * 50 + 24, body)
-
-
-def schedule(steps: "Sequence[tuple[int, Sequence[tuple[str, int]]]]") -> str:
-    """An SVG of an engine's steps, [(step, [(request, tokens)])]: a row each request, a column each
-    step; in it the tokens that the request fed, dark where they are a piece of its prompt."""
-    requests = list(dict.fromkeys(name for _, work in steps for name, _ in work))
-    left, body = 90, []
-    for row, name in enumerate(requests):
-        body.append(_text(0, row * CELL + 16, name))
-    for column, (_, work) in enumerate(steps):
-        for name, tokens in work:
-            x, y = left + column * CELL, requests.index(name) * CELL
-            fill = "hsl(210 60% 85%)" if tokens == 1 else "hsl(210 60% 65%)"
-            body.append(
-                f'<rect x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 2}" fill="{fill}"/>'
-                f'<text x="{x + CELL / 2}" y="{y + 15}" class="s" text-anchor="middle">{tokens}</text>'
-            )
-    bottom = len(requests) * CELL
-    body.append(_text(0, bottom + 16, "tokens of a step, summed:"))
-    for column, (_, work) in enumerate(steps):
-        total = sum(tokens for _, tokens in work)
-        x = left + column * CELL + CELL / 2
-        body.append(f'<text x="{x}" y="{bottom + 34}" class="s" text-anchor="middle">{total}</text>')
-    return _svg(left + len(steps) * CELL, bottom + 40, body)
-
-
-def timeline(device: Device, program: Program) -> "Figure":
-    """A step as it was measured: each dispatch in a command buffer of its own, one after another."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.5))
-    axes = figure.subplots()
-    kernels = list(dict.fromkeys(launch.kernel for launch in program.launches))
-    now = 0.0
-    for launch in program.launches:
-        microseconds = 1e6 * seconds(device, launch)
-        axes.barh(kernels.index(launch.kernel), microseconds, left=now, height=0.8)
-        now += microseconds
-    axes.set_yticks(range(len(kernels)), kernels, fontsize=8)
-    axes.invert_yaxis()
-    axes.set(xlabel="microseconds", title=f"{len(program.launches)} dispatches, {now / 1e3:.1f} ms")
-    return figure
-
-
-def seconds(device: Device, *launches: Launch, repeats: int = 3) -> float:
-    """The device's time for launches in one command buffer: the best of some repeats."""
-    from tinyrvllm.kernels.launch import encode
-
-    best = float("inf")
-    for _ in range(repeats + 1):  # the first one compiles
-        with device.commands() as commands, commands.encoder() as encoder:
-            for launch in launches:
-                encode(launch, encoder, device)
-        best = min(best, commands.gpu_seconds)
-    return best
-
-
-def hash_of(text: str) -> int:
-    """A small number that stays the same from run to run."""
-    return sum(ord(letter) * (place + 1) for place, letter in enumerate(text))
-
-
-def _bytes(launch: Launch) -> int:
-    return launch.cost.bytes_read + launch.cost.bytes_written
-
-
-# ---- SVG
-
-
-def _svg(width: int, height: int, body: Sequence[str]) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-4 -4 {width + 8} {height + 8}" '
-        f'width="{width + 8}" font-family="sans-serif" font-size="13">'
-        f'<style>.s{{font-size:11px}}</style><rect x="-4" y="-4" width="{width + 8}" '
-        f'height="{height + 8}" fill="#fff"/>{"".join(body)}</svg>\n'
-    )
-
-
-def _grid(rows: int, columns: int) -> str:
-    return "".join(
-        f'<rect x="{c * CELL}" y="{r * CELL}" width="{CELL}" height="{CELL}" fill="#f4f4f4" '
-        'stroke="#ddd"/>'
-        for r in range(rows)
-        for c in range(columns)
-    )
-
-
-def _mark(row: int, column: int, access: "Access", colour: int | None = None) -> str:
-    x, y = column * CELL, row * CELL
-    number = access.thread // 32 if access.whole_simdgroup else access.thread
-    fill = _colour(number if colour is None else colour)
-    return (
-        f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{fill}" stroke="#888"/>'
-        f'<text x="{x + CELL / 2}" y="{y + 15}" class="s" text-anchor="middle">{number}</text>'
-    )
-
-
-def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x}" y="{y}">{html.escape(text)}</text>'
-
-
-def _frame(number: int, count: int, parts: Sequence[str]) -> str:
-    """Parts that are seen only while it is this step's turn."""
-    if count == 1:
-        return "".join(parts)
-    shown = ";".join("1" if other == number else "0" for other in range(count))
-    return (
-        f'<g opacity="{int(number == 0)}"><animate attributeName="opacity" calcMode="discrete" '
-        f'values="{shown}" dur="{count * SECONDS:g}s" repeatCount="indefinite"/>'
-        f"{''.join(parts)}</g>"
-    )
-
-
-def _colour(number: int) -> str:
-    """Neighbouring numbers get colours that are far apart."""
-    hue: Any = number * 137.508 % 360  # the golden angle
-    return f"hsl({hue:.0f} 70% 75%)"

@@ -105,7 +105,9 @@ def first_difference(theirs: list[Step], ours: list[Step]) -> tuple[Step, Any] |
     return None
 
 
-def compare(task: HostTask, function: Any, recording: Recording, title: str, *arguments: Any) -> None:
+def compare(
+    task: HostTask, function: Any, recording: Recording, title: str, *arguments: Any
+) -> None:
     """Runs both on one input. Raises Wrong where the results differ."""
     expected, ours = follow(solution(task), *arguments)
     found, theirs = follow(function, *arguments)
@@ -117,7 +119,9 @@ def compare(task: HostTask, function: Any, recording: Recording, title: str, *ar
         line = theirs[-1].line if theirs else recording.line_of(task.kernel)
         raise recording.wrong(line, f"{task.kernel} returns something else", *wants)
     step, value = different
-    raise recording.wrong(step.line, f"{step.name} is {_short(step.value)}, expected {_short(value)}", *wants)
+    raise recording.wrong(
+        step.line, f"{step.name} is {_short(step.value)}, expected {_short(value)}", *wants
+    )
 
 
 def solution(task: HostTask) -> Any:

@@ -12,8 +12,12 @@ import re
 DECLARATION = re.compile(
     r"\bsimdgroup_(?:(?:float|half|bfloat)8x8|matrix\s*<[^<>]*>)\s+(\w+)\s*((?:\[[^\]]*\]\s*)+)"
 )
-PARAMETER = re.compile(r"\bsimdgroup_(?:(?:float|half|bfloat)8x8|matrix\s*<[^<>]*>)\s*\(&\s*(\w+)\)\s*\[")
-LOOP = re.compile(r"(UNROLL\s+|_Pragma\s*\([^)]*unroll[^)]*\)\s*|#\s*pragma[^\n]*unroll[^\n]*\n\s*)?\bfor\s*\(")
+PARAMETER = re.compile(
+    r"\bsimdgroup_(?:(?:float|half|bfloat)8x8|matrix\s*<[^<>]*>)\s*\(&\s*(\w+)\)\s*\["
+)
+LOOP = re.compile(
+    r"(UNROLL\s+|_Pragma\s*\([^)]*unroll[^)]*\)\s*|#\s*pragma[^\n]*unroll[^\n]*\n\s*)?\bfor\s*\("
+)
 VARIABLE = re.compile(r"\b(?:u?short|u?int|int|size_t|auto)\s+(\w+)\s*=")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
+LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,8 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html",
          "-d", str(tmp_path / "doctrees"), str(DOCS), str(tmp_path / "site")],
-        env=os.environ | {"TINYRVLLM_LESSONS": "text"}, capture_output=True, text=True, check=False,
+        env=os.environ | {"TINYRVLLM_LESSONS": "text"}, capture_output=True,
+        encoding="utf-8", check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "site" / "architecture.html").is_file()
@@ -54,3 +56,14 @@ def test_a_lesson_that_fails_says_where(tmp_path: Path) -> None:
     script.write_text('"""# T"""\n\n# %%\nx = 1\n\n# %%\nx / 0\n')
     with pytest.raises(RuntimeError, match=r"line 7[\s\S]*ZeroDivisionError"):
         cells.run(script, cells.read(script), tmp_path)
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_notebook_is_the_lesson(lesson: Path) -> None:
+    """Colab opens the committed notebooks; `python docs/notebooks.py` makes them again."""
+    import notebooks
+
+    path = ROOT / "notebooks" / f"{lesson.stem}.ipynb"
+    assert path.is_file(), f"run: python docs/notebooks.py (there is no {path.name})"
+    is_same = path.read_text(encoding="utf-8") == notebooks.make(lesson)
+    assert is_same, f"{path.name} is not {lesson.name} any more; run: python docs/notebooks.py"

@@ -59,7 +59,10 @@ def rope_case(
         mine = np.arange(thread.lane, head_dim // 2, 32)
         if head >= heads + kv_heads:
             own = head - heads - kv_heads
-            return {"slot": slot, "to": (slot // 4 * kv_heads + own) * 4 * head_dim + slot % 4 * head_dim}
+            return {
+                "slot": slot,
+                "to": (slot // 4 * kv_heads + own) * 4 * head_dim + slot % 4 * head_dim,
+            }
         source = q[row, head] if head < heads else k[row, head - heads]
         turned = rotated(q)[row, head] if head < heads else rotated(k)[row, head - heads]
         return {
@@ -67,7 +70,8 @@ def rope_case(
             "d0": first[mine], "d1": second[mine],
             "x0": source[first[mine]], "x1": source[second[mine]],
             "y0": turned[first[mine]], "y1": turned[second[mine]],
-        } | ({"at0": at(first[mine]), "at1": at(second[mine])} if head >= heads else {})  # fmt: skip
+            **({"at0": at(first[mine]), "at1": at(second[mine])} if head >= heads else {}),
+        }  # fmt: skip
 
     def at(d: np.ndarray) -> np.ndarray:
         return d // 4 * 16 + d % 4  # in a block of 4 tokens: see kv_cache.h

@@ -14,7 +14,9 @@ THREADS = 256
 def parameters(
     queries: int, keys: int, heads: int, kv_heads: int, scale: float = 1.0, softcap: float = 0.0
 ) -> np.ndarray:
-    return np.frombuffer(struct.pack("<5I2f", queries, keys, heads, kv_heads, 0, scale, softcap), np.uint8)
+    return np.frombuffer(
+        struct.pack("<5I2f", queries, keys, heads, kv_heads, 0, scale, softcap), np.uint8
+    )
 
 
 def owner(_: int, index: int) -> Thread:

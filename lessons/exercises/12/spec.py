@@ -22,7 +22,12 @@ def attend_cases(rng: np.random.Generator) -> list[Case]:
 
 
 def attend_case(
-    rng: np.random.Generator, heads: int, kv_heads: int, keys: int, window: int = 0, size: float = 1.0
+    rng: np.random.Generator,
+    heads: int,
+    kv_heads: int,
+    keys: int,
+    window: int = 0,
+    size: float = 1.0,
 ) -> Case:
     q = (size * rng.standard_normal((heads, HEAD_DIM))).astype(np.float32)
     k, v = (rng.standard_normal((keys, kv_heads, HEAD_DIM)).astype(np.float32) for _ in range(2))

@@ -5,7 +5,7 @@ Complete steps 1 to 4 and keep the names of the variables. Check:  python -m les
 
 
 def phases(dispatches):
-    """Dispatches in order (.name, .reads, .writes: spans), cut into lists with no conflict inside."""
+    """Dispatches in order (.reads, .writes: spans), cut into lists with no conflict inside."""
     found = []
     read = []  # spans that the current phase reads
     written = []  # and writes
@@ -17,7 +17,7 @@ def phases(dispatches):
 
         conflict = False
 
-        # 2. If it conflicts, or is the first of all, a new phase begins, with nothing read or written.
+        # 2. If it conflicts, or is the first of all, a new phase begins: nothing read or written.
         if conflict:
             pass
 

@@ -55,7 +55,11 @@ def check_prefix(function: Any, recording: Recording) -> None:
         "shorter than a block": (text[:3], 4, cache),
         "its later blocks are there, its first is not": ([5, *text[1:]], 4, cache),
         "a block repeats": (repeated, 4, blocks_of(text[:4], 4, first=7)),
-        "other blocks are missing in between": (text, 4, {k: b for k, b in cache.items() if b != 32}),
+        "other blocks are missing in between": (
+            text,
+            4,
+            {k: b for k, b in cache.items() if b != 32},
+        ),
     }
     for title, (ids, size, known) in cases.items():
         compare(TASKS[1], function, recording, title, ids, size, known, digest)
