@@ -13,9 +13,7 @@ class Span:
 
     def overlaps(self, other: "Span") -> bool:
         """Whether the two share a byte."""
-        return (
-            self.buffer == other.buffer and self.first < other.end and other.first < self.end
-        )
+        return self.buffer == other.buffer and self.first < other.end and other.first < self.end
 
     def __repr__(self) -> str:
         return f"{self.buffer}[{self.first}:{self.end}]"
