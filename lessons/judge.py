@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lessons.blame import Blame, blame
+from lessons.repair import mistaken_line
 from lessons.spec import Case, Size, Task, Thread
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl.library import PRELUDE, splice
@@ -203,11 +204,24 @@ class Judge:
             line = blamed.line
             more = [f"  so {wants}", *more, f"  line {line}: {self._line(line)}"]
             return Wrong(self.path.name, line, blamed.text, *more)
+        repaired = mistaken_line(self.task, self.path, lambda file: self._passes(file, case))
+        if repaired:
+            clue = f"  with another line {repaired} the case passes: {self._line(repaired)}"
+            return Wrong(self.path.name, repaired, wants, clue, *more)
         events = self.events(case, thread)
         if not writers and events:
             line = events[-1].line
             more.insert(2, f"  the last that it does is line {line}: {self._line(line)}")
         return Wrong(self.path.name, line, wants, *more)
+
+    def _passes(self, path: Path, case: Case) -> bool:
+        try:
+            judge = Judge(self.task, path)
+            arrays, reports = judge._run(case)
+        except Wrong:
+            return False
+        right = all(judge._right(case, slot, arrays).all() for slot in case.expected)
+        return right and all(r.warning for r in reports)
 
     def _blame(self, case: Case, thread: Thread) -> Blame | None:
         """The first variable that leaves the specification, in this thread or, if it may be made of

@@ -1,0 +1,57 @@
+// Exercise 07, embed.
+#include <metal_stdlib>
+using namespace metal;
+
+constant uint WEIGHT_TYPE [[function_constant(0)]];   // GGUF's numbers: 0 F32, 3 Q4_1, 8 Q8_0
+
+// Also right: the blocks as structures, and bits by shifting.
+struct BlockQ8 { half d; char q[32]; };
+struct BlockQ4 { half d, m; uchar q[16]; };
+static_assert(sizeof(BlockQ8) == 34 && sizeof(BlockQ4) == 20, "as in the file");
+
+inline float q8_0(device const uchar *row, uint k) {
+    device const BlockQ8 &b = ((device const BlockQ8 *)row)[k >> 5];
+    return float(b.d) * b.q[k & 31];
+}
+
+inline float q4_1(device const uchar *row, uint k) {
+    device const BlockQ4 &b = ((device const BlockQ4 *)row)[k >> 5];
+    uint nibbles = b.q[k & 15] >> ((k >> 4 & 1) * 4);
+    return fma(float(b.d), float(nibbles & 0xF), float(b.m));
+}
+
+struct EmbedArgs {
+    uint rows, columns, row_bytes;
+    float scale;
+    uint writes_squares;
+};
+
+[[max_total_threads_per_threadgroup(64)]]
+kernel void embed(device const int *ids [[buffer(0)]],         // [rows]; -1 is padding
+                  device const uchar *weight [[buffer(1)]],    // [vocabulary, columns]
+                  device float *y [[buffer(2)]],               // [rows, columns]
+                  device float *squares_out [[buffer(3)]],     // [rows, columns / 512]
+                  constant EmbedArgs &a [[buffer(4)]],
+                  uint2 group [[threadgroup_position_in_grid]],
+                  uint thread_index [[thread_index_in_threadgroup]],
+                  uint lane [[thread_index_in_simdgroup]]) {
+    uint first = (group.x * 64 + thread_index) * 16, row = group.y;   // 16 weights a thread
+    int id = ids[row];
+    device const uchar *from = weight + ulong(max(id, 0)) * a.row_bytes;
+    float squares = 0.0f;
+    for (uint k = first; k < min(first + 16, a.columns); k++) {
+        float value = 0.0f;
+        if (id >= 0) {
+            if (WEIGHT_TYPE == 8) value = q8_0(from, k);
+            else if (WEIGHT_TYPE == 3) value = q4_1(from, k);
+            else value = ((device const float *)from)[k];
+        }
+        value *= a.scale;
+        y[ulong(row) * a.columns + k] = value;
+        squares += value * value;
+    }
+    if (!a.writes_squares) return;
+    squares = simd_sum(squares);
+    uint parts = (a.columns + 511) / 512, part = group.x * 2 + thread_index / 32;
+    if (lane == 0 && part < parts) squares_out[row * parts + part] = squares;
+}
