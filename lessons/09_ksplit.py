@@ -29,6 +29,7 @@ from tinyrvllm.kernels.cases import case, prepare
 from tinyrvllm.kernels.launch import run
 from tinyrvllm.mtl import MetalError
 from tinyrvllm.mtl.library import SHADERS, splice
+from tinyrvllm.soft.msl import MSLError
 
 gpu = device()
 rng = np.random.default_rng(0)
@@ -159,6 +160,24 @@ source = (SHADERS / "gemm.metal").read_text()
 print(f"gemm.metal: {len(spills.find(source))} loops that would spill")
 for line, message in spills.find(source.replace("UNROLL ", ""))[:3]:
     print(f"gemm.metal:{line}: {message}")
+
+# %% [markdown]
+# NVIDIA's compiler can be asked, even where there is no GPU of theirs (`pip install -e ".[cuda]"`).
+# Bytes of memory for each thread, of the 8x8 tiles that should be in registers:
+
+# %%
+unrolled = splice(SHADERS / "gemm.metal")
+kept = '_Pragma("clang loop unroll(full)")'
+try:
+    for what, pragma in (("unrolled", kept), ("a loop that stays a loop", '_Pragma("unroll 1")')):
+        nbytes = spills.local_memory(
+            unrolled.replace(f"#define UNROLL {kept}", f"#define UNROLL {pragma}"),
+            "gemm_half",
+            {"WEIGHT_TYPE": 1, "GATED": False},
+        )
+        print(f"{what}: {nbytes} bytes a thread in memory")
+except MSLError as reason:
+    print(reason)
 
 # %% [markdown]
 # ## Exercise

@@ -5,9 +5,13 @@ after unrolling. One loop that stays a loop, and the whole array goes to memory:
 computes the right thing, ten times slower. No compiler warns.
 
     for (line, text) in spills.find(source): ...
+
+Where NVIDIA's compiler is installed (no GPU is needed), `local_memory` says how much of a kernel
+really went to memory.
 """
 
 import re
+from collections.abc import Mapping
 
 DECLARATION = re.compile(
     r"\bsimdgroup_(?:(?:float|half|bfloat)8x8|matrix\s*<[^<>]*>)\s+(\w+)\s*((?:\[[^\]]*\]\s*)+)"
@@ -42,6 +46,26 @@ def find(source: str) -> list[tuple[int, str]]:
                 text_of = f"'{array}' is indexed by '{variable[1]}' of a loop that is not unrolled"
                 found.append((line, f"{text_of}: it will be kept in memory, not in registers"))
     return found
+
+
+def local_memory(source: str, kernel: str, constants: Mapping[str, int | bool]) -> int:
+    """Bytes a thread of memory that should have been registers, as compiled for an H100 (sm_90).
+
+    Raises MSLError where the source does not compile or NVRTC is not installed: the extra [cuda].
+    """
+    from tinyrvllm.soft.cuda import compiler, preprocess, program
+    from tinyrvllm.soft.cuda.translate import for_nvrtc
+    from tinyrvllm.soft.msl.preprocess import preprocess as expand
+    from tinyrvllm.soft.msl.translate import translate
+
+    compiler.nvrtc()
+    unit = translate(expand(source, "program_source", preprocess.run, (), ()), "program_source")
+    names = {constant.name: index for index, constant in unit.constants.items()}
+    values = {names[name]: value for name, value in constants.items()}
+    code = for_nvrtc(unit.code, "program_source")
+    text = program.kernel(unit, code, unit.kernels[kernel], values)
+    log = compiler.compile(text, "sm_90", ["--ptxas-options=-v"]).log
+    return sum(map(int, re.findall(r"(\d+) bytes (?:stack frame|spill stores)", log)))
 
 
 def _closing(text: str, start: int, pair: str) -> int:

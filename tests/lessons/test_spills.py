@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lessons import spills
-from tinyrvllm.mtl.library import SHADERS
+from tinyrvllm.mtl.library import SHADERS, splice
 
 WRONG = """\
 kernel void tile() {
@@ -42,3 +42,12 @@ def test_a_shader_of_ours_would_have_some() -> None:
     for stem in ("gemm", "ksplit"):
         text = (SHADERS / f"{stem}.metal").read_text(encoding="utf-8")
         assert spills.find(text.replace("UNROLL ", "")), stem
+
+
+def test_the_compiler_agrees() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed: the extra [cuda]")
+    constants = {"WEIGHT_TYPE": 1, "GATED": False}
+    text = splice(SHADERS / "gemm.metal")
+    assert spills.local_memory(text, "gemm_half", constants) == 0
+    kept = text.replace('_Pragma("clang loop unroll(full)")', '_Pragma("unroll 1")')
+    assert spills.local_memory(kept, "gemm_half", constants) > 0
