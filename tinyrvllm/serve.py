@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from tinyrvllm.engine.llm import LLM
 
+LAST_SECONDS = 5  # for an answer that was cut short to reach its client
 KEY_VARIABLE = "TINYRVLLM_API_KEY"
 EXAMPLES = f"""\
 examples:
@@ -163,18 +165,19 @@ def run(args: argparse.Namespace) -> None:
         )
     llm, name = load(args)
     with llm:
+        app = create_app(llm, name, key)
         config = uvicorn.Config(
-            create_app(llm, name, key),
+            app,
             log_level="info" if args.verbose else "error",
             access_log=args.verbose,
-            timeout_graceful_shutdown=max(1, round(args.grace)),
+            timeout_graceful_shutdown=round(args.grace + LAST_SECONDS),
             server_header=False,
             lifespan="off",
         )
         port = listener.getsockname()[1]
         host = f"[{args.host}]" if ":" in args.host else args.host
         print(f"{name}: page http://{host}:{port}/, API http://{host}:{port}/v1", flush=True)
-        graceful_server(config).run(sockets=[listener])
+        graceful_server(config, args.grace, app.state.end_all).run(sockets=[listener])
 
 
 def load(args: argparse.Namespace) -> "tuple[LLM, str]":
@@ -201,6 +204,8 @@ def load(args: argparse.Namespace) -> "tuple[LLM, str]":
 
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket. Raises TinyrvllmError where the address cannot be had."""
+    if not 0 <= port < 1 << 16:  # getaddrinfo would take it modulo 65,536
+        raise TinyrvllmError(f"cannot listen on {host}, port {port}: ports are 0 to 65535")
     try:
         family, kind, number, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -210,7 +215,7 @@ def listen(host: str, port: int) -> socket.socket:
         if os.name != "nt":  # there it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise TinyrvllmError(
             f"cannot listen on {host}, port {port}: {error}; --port 0 takes a free one"
         ) from None
@@ -224,8 +229,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def graceful_server(config: "uvicorn.Config") -> "uvicorn.Server":
-    """A uvicorn server which a first signal lets finish what runs, and a second does not."""
+def graceful_server(
+    config: "uvicorn.Config", grace: float, end_all: Callable[[], None]
+) -> "uvicorn.Server":
+    """A uvicorn server which a first signal lets finish what runs, for `grace` seconds at most.
+
+    A second signal calls `end_all` at once. Should a client not even read the rest, its connection
+    is closed some seconds later.
+    """
     import uvicorn
 
     class GracefulServer(uvicorn.Server):
@@ -234,16 +245,14 @@ def graceful_server(config: "uvicorn.Config") -> "uvicorn.Server":
             await super().serve(sockets)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if self.should_exit:
+            again, self.should_exit = self.should_exit, True
+            if again:
                 print("ending what runs", file=sys.stderr)
-                self.loop.call_soon_threadsafe(self.cancel_all)
-            elif self.server_state.tasks:
+                self.loop.call_soon_threadsafe(end_all)
+                return
+            if self.server_state.tasks:
                 print("finishing what runs; once more to end it", file=sys.stderr)
-            self.should_exit = True
-
-        def cancel_all(self) -> None:
-            for task in self.server_state.tasks:
-                task.cancel()
+            self.loop.call_soon_threadsafe(self.loop.call_later, grace, end_all)
 
     return GracefulServer(config)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -58,6 +59,8 @@ def create_app(
 ) -> Starlette:
     """The ASGI application over an engine. The caller closes the engine.
 
+    Its `state.end_all()`, called in the event loop's thread, cuts all running answers short.
+
     Args:
         model_name: what clients call the model.
         api_key: if given, every path but / and /health needs it.
@@ -65,11 +68,13 @@ def create_app(
     """
     server = Server(llm, model_name, max_body_bytes, keep_alive)
     errors = (APIError, HTTPException, ClientDisconnect, Exception)
-    return Starlette(
+    app = Starlette(
         routes=server.routes(),
         middleware=[Middleware(KeyCheck, key=api_key)] if api_key else [],
         exception_handlers=dict.fromkeys(errors, answer_error),
     )
+    app.state.end_all = server.end_all
+    return app
 
 
 class Server:
@@ -81,6 +86,7 @@ class Server:
         self._llm, self._name = llm, model_name
         self._max_body_bytes, self._keep_alive = max_body_bytes, keep_alive
         self._metrics = Metrics(model_name, llm.context_length)
+        self._active: WeakSet[Answers] = WeakSet()
         self._started = int(time.time())
         # Never more than an idle engine takes, or they would be told to come back for ever.
         room = MAX_CHOICES if llm.max_queue is None else llm.max_running + llm.max_queue
@@ -105,6 +111,10 @@ class Server:
         }
         routes = [Route(path, handler, methods=["GET"]) for path, handler in get.items()]
         return routes + [Route(path, handler, methods=["POST"]) for path, handler in post.items()]
+
+    def end_all(self) -> None:
+        for answers in list(self._active):
+            answers.end()
 
     # ---- what shows the server
 
@@ -182,6 +192,7 @@ class Server:
             requests += [(ids, params) for params in each]
         id = f"{shape.id_prefix}-{self._salt}-{next(self._numbers)}"
         answers = Answers(self._llm, self._metrics, id, requests)
+        self._active.add(answers)
         if asked.stream:
             return EventStream(self._events(shape, answers, asked.include_usage), answers)
         try:
