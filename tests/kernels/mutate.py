@@ -1,9 +1,9 @@
 """Mutation of our own kernels: how many broken ones do the tests catch?
 
-    python -m tests.kernels.mutate [--shader gemm] [--only barrier] [--sample 60] [--seed 0]
+    python -m tests.kernels.mutate [--shader gemm.metal] [--only barrier] [--sample 60] [--seed 0]
 
-A mutant is one shader with one change: a barrier dropped, a bound moved by one (< to <=), a stride
-or size off by one. It is caught when a case of the shape table fails with it on `soft` or, where
+A mutant is one shader with one change: a barrier dropped, a bound moved by one (< to <=, <= to <,
+>= to >), a stride or size off by one. It is caught when a case of the shape table fails with it on `soft` or, where
 that passes, `soft:check`. Each mutant runs in a process of its own, since a moved bound may loop
 for ever.
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +33,16 @@ from tinyrvllm.mtl import open_device
 
 SHADERS = Path(tinyrvllm.__file__).parent / "shaders"
 SECONDS = 300  # for one mutant on a loaded machine; its cases take seconds on an idle one
-KERNELS = {  # shader -> kernels of the table that run it
-    "argmax": ["argmax"], "attention_decode": ["attend_one"], "conv": ["short_conv"],
-    "attention_prefill": ["attend_tile", "attend_wide"],
-    "elementwise": ["add", "gate", "softcap", "copy", "to_half", "to_float"],
-    "attention_naive": ["naive"], "embedding": ["embed"], "gemm": ["gemm"], "ksplit": ["ksplit"],
-    "matvec": ["matvec"], "reduce": ["rmsnorm", "softmax"], "rope": ["rope"], "top_k": ["top_k"],
-    "common": ["rmsnorm", "softmax", "gate"], "quant": ["embed", "matvec"],
-    "kv_cache": ["rope", "attend_one"], "attention": ["attend_one", "attend_tile"],
-    "matmul": ["matvec", "gemm"],
+KERNELS = {  # file of a shader -> kernels of the table that run it
+    "argmax.metal": ["argmax"], "argmax.h": ["argmax"], "attention.h": ["attend_one", "attend_tile"],
+    "attention_decode.metal": ["attend_one"], "attention_naive.metal": ["naive"],
+    "attention_prefill.metal": ["attend_tile", "attend_wide"], "conv.metal": ["short_conv"],
+    "common.h": ["rmsnorm", "softmax", "gate"], "embedding.metal": ["embed"],
+    "elementwise.metal": ["add", "gate", "softcap", "copy", "to_half", "to_float"],
+    "gemm.h": ["gemm"], "gemm.metal": ["gemm"], "gemm_tensor.metal": ["gemm_tensor"],
+    "ksplit.metal": ["ksplit"], "kv_cache.h": ["rope", "attend_one"],
+    "matmul.h": ["matvec", "gemm"], "matvec.metal": ["matvec"], "quant.h": ["embed", "matvec"],
+    "reduce.metal": ["rmsnorm", "softmax"], "rope.metal": ["rope"], "top_k.metal": ["top_k"],
 }  # fmt: skip
 SIZE = (
     r"\b(a\.\w+_stride|a\.row_bytes|a\.columns|a\.channels|a\.kv_heads|a\.inputs|a\.keys|D4|"
@@ -49,6 +51,7 @@ SIZE = (
 RULES = {  # what to look for, what to put there
     "barrier": (r"\b(threadgroup|simdgroup)_barrier\([^;]*;", ";"),
     "bound": (r" < (?=[\w(])", " <= "),
+    "edge": (r" ([<>])= (?=[\w(])", r" \1 "),
     "stride": (SIZE, r"(\1 + 1)"),
 }
 CASES = 16  # of a kernel at least, spread over its part of the table
@@ -67,10 +70,9 @@ class Mutant:
 
 
 def mutants(shader: str) -> list[Mutant]:
-    """Every change that a rule makes to a line of code."""
+    """Every change that a rule makes to a line of code of a file."""
     found = []
-    path = next(p for p in sorted(SHADERS.iterdir(), reverse=True) if p.stem == shader)
-    text = path.read_text(encoding="utf-8")
+    text = (SHADERS / shader).read_text(encoding="utf-8")
     for number, line in enumerate(text.splitlines(), start=1):
         code = line.split("//")[0]
         if code.lstrip().startswith(("#", "template", "constant", "kernel", "inline")):
@@ -78,7 +80,7 @@ def mutants(shader: str) -> list[Mutant]:
         for rule, (pattern, replacement) in RULES.items():
             for match in re.finditer(pattern, code):
                 changed = code[: match.start()] + match.expand(replacement) + code[match.end() :]
-                found.append(Mutant(path.name, rule, number, match.start(), changed))
+                found.append(Mutant(shader, rule, number, match.start(), changed))
     return found
 
 
@@ -119,7 +121,7 @@ def judge(mutant: Mutant) -> str:
             command = [sys.executable, "-m", "tests.kernels.mutate", "--judge", str(directory)]
             try:
                 done = subprocess.run(
-                    [*command, "--shader", path.stem, "--device", device],
+                    [*command, "--shader", mutant.file, "--device", device],
                     capture_output=True, text=True, timeout=SECONDS, check=False,
                 )  # fmt: skip
             except subprocess.TimeoutExpired:
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(RULES))
     parser.add_argument("--sample", type=int, help="this many, chosen at random")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--judge", type=Path, help="internal: run one mutant's cases")
     parser.add_argument("--device", default="soft", help="internal: with --judge")
     options = parser.parse_args()
@@ -145,10 +148,10 @@ def main() -> int:
     if options.sample and options.sample < len(chosen):
         chosen = random.Random(options.seed).sample(chosen, options.sample)
     verdicts: Counter[str] = Counter()
-    for mutant in chosen:
-        verdict = judge(mutant)
-        verdicts[verdict] += 1
-        print(f"{verdict:9} {mutant}", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, verdict in zip(chosen, pool.map(judge, chosen), strict=True):
+            verdicts[verdict] += 1
+            print(f"{verdict:9} {mutant}", flush=True)
     real = len(chosen) - verdicts["refused"]
     caught = real - verdicts["survived"]
     print(f"caught {caught} of {real} mutants that compile ({caught / max(real, 1):.0%})", verdicts)

@@ -11,12 +11,12 @@
 //   unrolled, and then it was no faster.
 //
 // Design points (gemm.h has those of the tiles)
-// 1. Simdgroup s owns rows 16 (s / 2).. and outputs 32 (s % 2)..: 2 x 4 accumulators of 8x8, that
-//    is 16 registers a lane, and 6 operand tiles for 8 products.
+// 1. Simdgroup s owns all 32 rows of outputs 16 s..: 4 x 2 accumulators of 8x8, that is 16
+//    registers a lane, and 6 operand tiles for 8 products. As 2 x 4 it is 6 tiles too, but each
+//    tile of W would be read, and transposed, by two simdgroups (soft device: 4 % of the time).
 //
-//            outputs 0..31   32..63
-//    rows 0..15    s0          s1         K goes by in steps of 32, two barriers each:
-//    rows 16..31   s2          s3         stage | barrier | multiply | barrier
+//            outputs 0..15  16..31  32..47  48..63    K goes by in steps of 32, two barriers each:
+//    rows 0..31    s0      s1      s2      s3         stage | barrier | multiply | barrier
 //
 // 2. Tile rows are 36 floats and 40 halves long: 8 rows of an 8x8 tile then start in different
 //    banks (Metal.jl measured +22 % from such padding).
@@ -37,28 +37,28 @@ inline void multiply(threadgroup float *shared, device const float *x, device co
     threadgroup float *x_tile = shared;
     threadgroup T *w_tile = (threadgroup T *)(shared + TILE_ROWS * X_STRIDE);
     uint first_row = group.y * TILE_ROWS, first = group.x * tile_width();
-    uint my_row = simdgroup / 2 * 16, my_output = simdgroup % 2 * 32;
+    uint my_output = simdgroup * 16;
 
-    simdgroup_float8x8 sums[2][4];
-    UNROLL for (ushort i = 0; i < 2; i++) {
-        UNROLL for (ushort j = 0; j < 4; j++) sums[i][j] = simdgroup_float8x8(0.0f);
+    simdgroup_float8x8 sums[4][2];                           // [rows / 8, outputs / 8]
+    UNROLL for (ushort i = 0; i < 4; i++) {
+        UNROLL for (ushort j = 0; j < 2; j++) sums[i][j] = simdgroup_float8x8(0.0f);
     }
     for (uint k = 0; k < a.inputs; k += STEP) {
         stage_x<X_STRIDE>(x_tile, x, first_row, k, thread_index, a);
         stage_w<T, T4, W_STRIDE>(w_tile, weight, up, first, k, thread_index, a);
         threadgroup_barrier(mem_flags::mem_threadgroup);     // the tiles are complete
         UNROLL for (ushort kk = 0; kk < STEP; kk += 8) {
-            simdgroup_float8x8 xs[2];
-            simdgroup_matrix<T, 8, 8> ws[4];
-            UNROLL for (ushort i = 0; i < 2; i++) {
-                simdgroup_load(xs[i], x_tile + (my_row + i * 8) * X_STRIDE + kk, X_STRIDE);
+            simdgroup_float8x8 xs[4];
+            simdgroup_matrix<T, 8, 8> ws[2];
+            UNROLL for (ushort i = 0; i < 4; i++) {
+                simdgroup_load(xs[i], x_tile + i * 8 * X_STRIDE + kk, X_STRIDE);
             }
-            UNROLL for (ushort j = 0; j < 4; j++) {
+            UNROLL for (ushort j = 0; j < 2; j++) {
                 simdgroup_load(ws[j], w_tile + (my_output + j * 8) * W_STRIDE + kk, W_STRIDE,
                                ulong2(0, 0), true);
             }
-            UNROLL for (ushort i = 0; i < 2; i++) {
-                UNROLL for (ushort j = 0; j < 4; j++) {
+            UNROLL for (ushort i = 0; i < 4; i++) {
+                UNROLL for (ushort j = 0; j < 2; j++) {
                     simdgroup_multiply_accumulate(sums[i][j], xs[i], ws[j], sums[i][j]);
                 }
             }
@@ -66,10 +66,9 @@ inline void multiply(threadgroup float *shared, device const float *x, device co
         threadgroup_barrier(mem_flags::mem_threadgroup);     // the tiles may be overwritten
     }
     threadgroup float *out = shared;                         // [TILE_ROWS, OUT_STRIDE]
-    UNROLL for (ushort i = 0; i < 2; i++) {
-        UNROLL for (ushort j = 0; j < 4; j++) {
-            simdgroup_store(sums[i][j], out + (my_row + i * 8) * OUT_STRIDE + my_output + j * 8,
-                            OUT_STRIDE);
+    UNROLL for (ushort i = 0; i < 4; i++) {
+        UNROLL for (ushort j = 0; j < 2; j++) {
+            simdgroup_store(sums[i][j], out + i * 8 * OUT_STRIDE + my_output + j * 8, OUT_STRIDE);
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

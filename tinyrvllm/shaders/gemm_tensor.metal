@@ -12,9 +12,9 @@
 // 1. Tiles of 32 rows, 64 outputs and 32 of K for 4 simdgroups are what ggml's Metal backend uses.
 //    A tensor's dimension 0 is the contiguous one: a tile [rows][STEP] has extents (STEP, rows).
 //    The product is "NT": x [32, K] times W [64, K] transposed.
-// 2. Sums live in a cooperative tensor: each thread holds some elements, and which is Apple's secret.
-//    It is only zeroed, accumulated into and stored; is_valid_element guards the elements that a
-//    thread does not own.
+// 2. Sums live in a cooperative tensor: each thread holds some elements, and which ones is Apple's
+//    secret. It is only zeroed, accumulated into and stored; is_valid_element guards the elements
+//    that a thread does not own.
 // 3. multiply_accumulate into zeros: whether plain `multiply` overwrites or adds, Apple's comments
 //    leave open.
 // 4. relaxed_precision is false: the numbers of gemm. True lets the implementation round float
@@ -44,8 +44,9 @@ inline void multiply(threadgroup float *shared, device const float *x, device co
         w_memory, dextents<int32_t, 2>(STEP, TILE_OUTPUTS));
     auto out = tensor<threadgroup float, dextents<int32_t, 2>, tensor_inline>(
         shared, dextents<int32_t, 2>(TILE_OUTPUTS, TILE_ROWS));
-    auto sums = product.template get_destination_cooperative_tensor<decltype(x_tile),
-                                                                    decltype(w_tile), float>();
+    auto sums =
+        product.template get_destination_cooperative_tensor<decltype(x_tile), decltype(w_tile),
+                                                            float>();
     UNROLL for (ushort i = 0; i < sums.get_capacity(); i++) {
         if (sums.is_valid_element(i)) sums[i] = 0.0f;
     }

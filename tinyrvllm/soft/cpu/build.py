@@ -63,7 +63,8 @@ def kernel(whole: Unit, unit: KernelUnit, constants: Constants, check: bool) -> 
             path.write_text(text, encoding="utf-8")
             checks = functools.partial(instrument, side=side, alone=len(sides) == 1)
             code = (*defines, *flags)
-            jobs.append(_POOL.submit(_object, path, output, code, checks if check else None))
+            narrow = () if unit.matrices else compiler.find().narrow_flags
+            jobs.append(_POOL.submit(_object, path, output, code, narrow, checks if check else None))
             objects.append(output)
         warnings = "".join([job.result() for job in jobs])
         if "stack frame size" in warnings:
@@ -84,10 +85,15 @@ def has_two_sides(whole: Unit, unit: KernelUnit) -> bool:
 
 
 def _object(
-    source: Path, output: Path, flags: tuple[str, ...], checks: Callable[[str], str] | None
+    source: Path,
+    output: Path,
+    flags: tuple[str, ...],
+    more: tuple[str, ...],
+    checks: Callable[[str], str] | None,
 ) -> str:
+    """`more`: flags that the precompiled header need not share."""
     if checks is None:
-        return compiler.find().compile(source, output, [*flags, *_including(_header(flags))])
+        return compiler.find().compile(source, output, [*flags, *more, *_including(_header(flags))])
     flags = (*flags, *INSTRUMENT_FLAGS)
     including = _including(_header(flags))
     return compiler.find().compile_instrumented(source, output, [*flags, *including], checks)

@@ -19,12 +19,17 @@ template <class T> MSL_INLINE float8 rounded(float8 v) {
     return __builtin_convertvector(
         __builtin_convertvector(v, T __attribute__((ext_vector_type(8)))), float8);
 }
-// d = a b + c for 8x8 matrices given by rows
+// d = a b + c for 8x8 matrices given by rows; d may be any of them. A call of its own: inlined, dozens of products have
+// their rows moved to and fro between registers and the stack, two moves for each multiplication.
 template <class T>
-MSL_INLINE void multiply_rows(float8 *d, const float8 *a, const float8 *b, const float8 *c) {
+static MSL_NOINLINE void multiply_rows(float8 *d, const float8 *a, const float8 *b, const float8 *c) {
+  const float *elements = (const float *)a;
+  float8 rows[8];
+  for (int k = 0; k < 8; k++) rows[k] = b[k];
   for (int i = 0; i < 8; i++) {
     float8 r = c[i];
-    for (int k = 0; k < 8; k++) r = __builtin_elementwise_fma((float8)a[i][k], b[k], r);
+    for (int k = 0; k < 8; k++)
+      r = __builtin_elementwise_fma((float8)elements[i * 8 + k], rows[k], r);
     d[i] = rounded<T>(r);
   }
 }
