@@ -11,6 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import api_pages
 import lesson_pages
 
 import tinyrvllm
@@ -44,6 +45,7 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 
+api_pages.write(HERE / "api")
 lesson_pages.write(
     HERE.parent / "lessons",
     HERE / "lessons",

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def roofline(
     points: "dict[str, tuple[float, float]]", gigabytes: float, gigaflops: float, machine: str
-) -> "Figure":
+) -> "Figure | None":
     """points: name -> (floating-point operations a byte, GFLOP/s). The roof is the machine's:
     GB/s times intensity, up to its GFLOP/s."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5))
+    figure = svg.figure(7, 4.5)
+    if figure is None:
+        return None
     axes = figure.subplots()
     least = min(0.1, *(x for x, _ in points.values()))
     most = max(100.0, *(x for x, _ in points.values()))
@@ -90,11 +90,11 @@ def schedule(steps: "Sequence[tuple[int, Sequence[tuple[str, int]]]]") -> str:
     return svg.document(left + len(steps) * CELL, bottom + 40, body)
 
 
-def timeline(device: Device, program: Program) -> "Figure":
+def timeline(device: Device, program: Program) -> "Figure | None":
     """A step as it was measured: each dispatch in a command buffer of its own."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.5))
+    figure = svg.figure(9, 3.5)
+    if figure is None:
+        return None
     axes = figure.subplots()
     kernels = list(dict.fromkeys(launch.kernel for launch in program.launches))
     now = 0.0

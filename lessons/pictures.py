@@ -32,8 +32,10 @@ LINE = 128  # bytes of a cache line, on Apple's GPUs
 BANKS = 32  # of threadgroup memory, 4 bytes wide each: assumed, Apple documents no number
 
 
-def save(name: str, picture: "str | Figure") -> Path:
+def save(name: str, picture: "str | Figure | None") -> Path | None:
     """Writes an SVG text, or a matplotlib figure, as `name`.svg and says where."""
+    if picture is None:
+        return None
     folder = Path(os.environ.get("TINYRVLLM_PICTURES", "build/pictures"))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.svg"
@@ -200,11 +202,11 @@ def bank_conflicts(accesses: "Iterable[Access]") -> list[int]:
     return turns
 
 
-def banks(cases: "dict[str, Sequence[Access]]") -> "Figure":
+def banks(cases: "dict[str, Sequence[Access]]") -> "Figure | None":
     """For each case, one step of a simdgroup: which bank each lane asks for."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2 * len(cases), 4))
+    figure = svg.figure(4.2 * len(cases), 4)
+    if figure is None:
+        return None
     for axes, (title, accesses) in zip(figure.subplots(1, len(cases), squeeze=False)[0],
                                        cases.items(), strict=True):  # fmt: skip
         frame = [a for a in accesses if a.thread < 32]

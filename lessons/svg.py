@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tinyrvllm.soft.cpu.access_log import Access
 
 CELL = 22  # pixels of an element
@@ -59,3 +61,13 @@ def colour(number: int) -> str:
     """Neighbouring numbers get colours that are far apart."""
     hue: Any = number * 137.508 % 360  # the golden angle
     return f"hsl({hue:.0f} 70% 75%)"
+
+
+def figure(width: float, height: float) -> "Figure | None":
+    """An empty matplotlib figure, in inches; where there is no matplotlib a line says so."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print('no picture: matplotlib is not installed (pip install -e ".[plots]")')
+        return None
+    return Figure(figsize=(width, height))

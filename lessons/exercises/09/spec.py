@@ -12,7 +12,7 @@ SIMDGROUPS, STEP, OUTPUTS = 4, 16, 4
 
 def ksplit_cases(rng: np.random.Generator) -> list[Case]:
     return [
-        ksplit_case(rng, 8, 16, 576),
+        ksplit_case(rng, 8, 12, 160),
         ksplit_case(rng, 5, 7, 64),
         ksplit_case(rng, 1, 4, 16),  # three simdgroups have nothing to do
         ksplit_case(rng, 3, 5, 100),  # the last step is shorter
