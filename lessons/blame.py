@@ -18,12 +18,19 @@ class Blame:
     text: str
 
 
-def blame(events: list[Event], thread: Thread, case: Case, relative: float) -> Blame | None:
-    """The first assignment of a thread that leaves the specification."""
+def blame(
+    events: list[Event], thread: Thread, case: Case, relative: float, whole: bool = False
+) -> Blame | None:
+    """The first assignment of a thread that leaves the specification.
+
+    whole: only those of whole numbers, and not that some are missing: the thread did not finish.
+    """
     found: list[tuple[int, Blame]] = []
     for rank, (name, value) in enumerate(case.watched(thread).items()):
         assigned = [i for i, event in enumerate(events) if event.label == name]
-        if isinstance(value, np.ndarray) and 0 < len(assigned) < value.size:
+        if whole:
+            assigned = [i for i in assigned if isinstance(events[i].value[0], int)]
+        elif isinstance(value, np.ndarray) and 0 < len(assigned) < value.size:
             text = f"{name} is assigned {len(assigned)} times, expected {value.size}, in {thread}"
             found.append((assigned[0], Blame(rank, events[assigned[0]].line, text)))
         for i, allowed, verb in expectations(value, assigned, events):

@@ -71,7 +71,7 @@ class Judge:
 
     @functools.cached_property
     def _following(self) -> SoftLibrary:
-        return compile_library(self.text, filename=self.path.name, follow=True)
+        return compile_library(self.text, filename=self.path.name, check=True, follow=True)
 
     # ---- running
 
@@ -138,6 +138,8 @@ class Judge:
         if report.file != self.path.name:  # in a helper of ours: the call is the student's
             calls = [text for text in lines if f"from {self.path.name}:" in text]
             line = int(calls[0].split(f"{self.path.name}:")[1].split(":")[0]) if calls else 1
+        elif clues := self._index(case, report):
+            line, head, lines = clues.line, clues.text, ["", f"  {head}", *lines[1:]]
         elif report.kind == "early-return" and (returns := self._returns_before(line)):
             line, clue = returns[-1], f"threads that return here never reach line {line}"
             head, lines = clue, ["", f"  {head}", *lines[1:]]
@@ -146,6 +148,15 @@ class Judge:
             if clue:
                 head, lines = clue, ["", f"  {head}", *lines[1:]]
         return Wrong(self.path.name, line, head, *lines[1:], f"  in the case: {case.title}")
+
+    def _index(self, case: Case, report: Report) -> Blame | None:
+        """A whole number, such as an index, that was wrong before an access went wrong."""
+        if "out-of-bounds" not in report.kind and report.kind != "race":
+            return None
+        w, h, _ = case.threads
+        x, y, z = report.thread
+        thread = _thread(case, _flat(report.threadgroup, case.groups), (z * h + y) * w + x)
+        return blame(self.events(case, thread), thread, case, self.task.relative, whole=True)
 
     def _returns_before(self, line: int) -> list[int]:
         """Lines of `return` statements in the kernel before a line."""

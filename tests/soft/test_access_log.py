@@ -4,6 +4,7 @@ import numpy as np
 
 from tinyrvllm.soft.cpu import access_log
 from tinyrvllm.soft.cpu.execute import Dispatch, run
+from tinyrvllm.soft.cpu.following import follow
 from tinyrvllm.soft.cpu.library import compile_library
 
 SOURCE = """\
@@ -79,3 +80,15 @@ def test_a_full_log_says_how_much_it_missed():
         run([Dispatch(library.kernel("reverse"), bound, (64, 1, 1), (64, 1, 1))])
     assert len(log.dispatches[0].rows) == 100
     assert log.dispatches[0].missed == 5 * 64 - 100
+
+
+def test_a_checked_thread_can_be_followed_too():
+    """Up to the access that ends it, and without reports of the notes themselves."""
+    source = SOURCE.replace("out[group * 64 + i]", "uint at = i < 63 ? i : 99;\n    out[at]")
+    library = compile_library(source, filename="log.metal", check=True, follow=True)
+    array = np.zeros(64, np.float32)
+    bound = {slot: (array.ctypes.data, array.nbytes) for slot in (0, 1)}
+    dispatch = Dispatch(library.kernel("reverse"), bound, (64, 1, 1), (64, 1, 1))
+    events = follow(dispatch, (63, 0, 0))
+    assert [event.value for event in events if event.label == "at"] == [(99,)]
+    assert {report.kind for report in run([dispatch])} == {"out-of-bounds"}

@@ -162,8 +162,8 @@ class _Instrumenter:
         frames = self._locations.frames(debug[1]) if debug else ()
         inner = list(itertools.takewhile(self._is_ours, frames))
         user = [f for f in frames if not self._is_ours(f)]
-        if not user or any(f.function.startswith("collective") for f in inner):
-            return 0  # the scheduler's own
+        if not user or any(f.function.startswith(("collective", "note")) for f in inner):
+            return 0  # the scheduler's own, or notes on a followed thread
         if any(f.function.startswith("simdgroup_") for f in inner):
             what |= MATRIX
         places = [(f.file, f.line) for f in user]
