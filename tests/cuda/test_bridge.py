@@ -13,7 +13,6 @@ from tests.mtl.test_bridge import (  # noqa: F401
     test_offsets,
     test_pipelines_and_libraries_are_kept,
     test_products_are_not_fused,
-    test_threadgroup_memory,
     test_vector_add,
     test_worker_threads,
     test_wrapped_file,

@@ -92,7 +92,7 @@ kernel void f(device float *y [[buffer(0)]], uint i [[thread_position_in_grid]])
     y[i] = missing + 1;
 }
 """
-    with pytest.raises(MSLError, match=r'mine.metal:11:5: error: identifier "missing" is undefined'):
+    with pytest.raises(MSLError, match="mine.metal:11:5: error: identifier 'missing' is undefined"):
         compile_library(source, filename="mine.metal", architecture="sm_90")
 
 

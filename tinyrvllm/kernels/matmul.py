@@ -16,6 +16,7 @@ from .quant import Matrix
 ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}  # numbers of common.h activate()
 MATVEC_ROWS = 4  # up to here matvec wins, up to KSPLIT_ROWS ksplit, above gemm
 KSPLIT_ROWS = 16
+FUSED_ROWS = 32  # up to here scratch has room for what a folded norm needs
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from .launch import Launch, ceil_div
 from .matmul import Matmul
-from .quant import UNIT
+from .quant import PLAIN, UNIT
 
 ROWS = 4  # rows of x that share one reading of the weights
 SIMDGROUPS = 2  # in a threadgroup
@@ -31,17 +31,35 @@ def outputs_per_lane(rows: int, outputs: int) -> int:
     return 4 if rows <= 3 else 2
 
 
-def squares_parts(matmul: Matmul) -> int:
+def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
+    """(lanes that share an output, weight rows that a lane walks).
+
+    simdgroups: as many as a GPU of many cores needs to be busy; 0: one of Apple's. Many simdgroups
+    come of many lanes an output and few outputs a lane, which also makes the loop over K short.
+    The lanes decide the order of a row's sums: they hang on the matrix, not on the rows.
+    """
+    weight, rows, matrices = matmul.weight, min(matmul.rows, ROWS), 2 if matmul.up else 1
+    if not simdgroups:
+        return lanes(weight.inputs), outputs_per_lane(rows, weight.outputs)
+    units = ceil_div(weight.inputs, UNIT)
+    across = next(n for n in (4, 8, 16, 32) if n >= units or n == 32)
+    idle = 1 - units / (ceil_div(units, across) * across)
+    if idle > 0.25 and weight.outputs * lanes(weight.inputs) >= 64 * simdgroups:
+        across = lanes(weight.inputs)
+    with_two = ceil_div(matmul.rows, ROWS) * weight.outputs * matrices * across // 64
+    return across, 2 if matrices == 2 or with_two >= simdgroups else 1
+
+
+def squares_parts(matmul: Matmul, simdgroups: int = 0) -> int:
     """Partial sums of squares for each row that this launch leaves in `squares`."""
-    return ceil_div(matmul.weight.outputs, 32 // lanes(matmul.weight.inputs))
+    return ceil_div(matmul.weight.outputs, 32 // geometry(matmul, simdgroups)[0])
 
 
-def launch(matmul: Matmul) -> Launch:
-    """Takes every shape; made for 1 to 4 rows."""
+def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
+    """Takes every shape; made for 1 to 4 rows. simdgroups: see `geometry`."""
     weight = matmul.weight
-    across = lanes(weight.inputs)
+    across, per_lane = geometry(matmul, simdgroups)
     rows = min(matmul.rows, ROWS)
-    per_lane = outputs_per_lane(rows, weight.outputs)
     outputs = 32 // across * per_lane * SIMDGROUPS // (2 if matmul.up else 1)  # of a threadgroup
     step_bytes = weight.row_bytes * across * UNIT / weight.inputs  # of one row, in one step
     return Launch(
@@ -53,6 +71,7 @@ def launch(matmul: Matmul) -> Launch:
             ("ROWS", rows),
             ("OUTPUTS", per_lane),
             ("NORMED", matmul.norm is not None),
+            ("WIDE", _is_wide(matmul)),
         ),
         groups=(ceil_div(weight.outputs, outputs), ceil_div(matmul.rows, ROWS), 1),
         threads=(32 * SIMDGROUPS, 1, 1),
@@ -65,3 +84,12 @@ def launch(matmul: Matmul) -> Launch:
         rows=matmul.rows,
         shape=matmul.shape,
     )
+
+
+def _is_wide(matmul: Matmul) -> bool:
+    """Whether 16-byte loads find all rows of x and of plain weights at multiples of 16."""
+    weights = [w for w in (matmul.weight, matmul.up) if w is not None and w.kind in PLAIN]
+    norm = [matmul.norm.weight.offset] if matmul.norm else []
+    places = [matmul.x.offset, 4 * matmul.strides[0], *norm]
+    places += [n for w in weights for n in (w.span.offset, w.row_bytes)]
+    return not any(n % 16 for n in places)

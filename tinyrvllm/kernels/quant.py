@@ -13,6 +13,7 @@ WEIGHT_TYPES = (
     GGMLQuantizationType.Q5_0, GGMLQuantizationType.Q5_1, GGMLQuantizationType.Q4_K,
     GGMLQuantizationType.Q5_K, GGMLQuantizationType.Q6_K,
 )  # fmt: skip
+PLAIN = WEIGHT_TYPES[:3]  # no blocks
 # Types whose values do not fit in a half: their tiles are float.
 FLOAT_TILES = (GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
 UNIT = 16  # weights that the dequantiser gives at a time

@@ -87,8 +87,8 @@ def open_runner(
         from tinyrvllm.runner.numpy import NumpyRunner
 
         return NumpyRunner(model, num_blocks, block_size, max_seqs, batch_invariant=invariant)
-    if device == "cuda":  # an indirect command buffer is a CUDA graph there: the cheapest replay
-        options = replace(options or Options(), indirect=True)
+    if device == "cuda":  # an indirect command buffer is a CUDA graph there; docs/cuda.md
+        options = replace(options or Options(), indirect=True, matvec_rows=32, simdgroups=2048)
     from tinyrvllm.mtl import open_device
     from tinyrvllm.runner.metal import MetalRunner
 

@@ -28,7 +28,7 @@ from tinyrvllm.kernels import (
 )
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import Launch, Span
-from tinyrvllm.kernels.matmul import KSPLIT_ROWS, MATVEC_ROWS, FusedNorm, Matmul
+from tinyrvllm.kernels.matmul import FUSED_ROWS, KSPLIT_ROWS, FusedNorm, Matmul
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.step import Bucket, StepBuffer
@@ -65,8 +65,8 @@ class Forward:
 
     def multiply(self, matmul: Matmul) -> Launch:
         """The kernel for this many rows."""
-        if matmul.rows <= MATVEC_ROWS or self.options.batch_invariant:
-            return matvec.launch(matmul)
+        if matmul.rows <= self.options.matvec_rows or self.options.batch_invariant:
+            return matvec.launch(matmul, self.options.simdgroups)
         return (ksplit if matmul.rows <= KSPLIT_ROWS else gemm).launch(matmul)
 
     def norm(
@@ -81,7 +81,9 @@ class Forward:
         for the embedding."""
         feed, x = self.scratch["feed"], self.scratch["x"]
         parts = (
-            matvec.squares_parts(Matmul(feed, self.tensors.matrix(writer), x, 1))
+            matvec.squares_parts(
+                Matmul(feed, self.tensors.matrix(writer), x, 1), self.options.simdgroups
+            )
             if writer is not None
             else embedding.squares_parts(self.config.hidden_size)
         )
@@ -234,4 +236,4 @@ def can_fuse(config: ModelConfig, options: Options, rows: int) -> bool:
     Not where the number of rows must make no difference: a folded norm adds up in another order.
     """
     fuse = options.fuse and not options.batch_invariant
-    return fuse and not config.post_norms and rows <= MATVEC_ROWS
+    return fuse and not config.post_norms and rows <= min(options.matvec_rows, FUSED_ROWS)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import count
 
 import numpy as np
@@ -109,8 +110,9 @@ class MetalRunner:
             else:
                 bucket = Bucket.of(batch, self.max_context)
                 done = min(steps, bucket.context - int(batch.context_lens.max()) + 1)
-                for found in self._chain(batch, bucket, done):
-                    yield found
+                with closing(self._chain(batch, bucket, done)) as chain:  # whoever stops early
+                    for found in chain:
+                        yield found
             steps -= done
             if steps:
                 batch = batch.after(found[0], self.step.block_size, done)
@@ -174,7 +176,7 @@ class MetalRunner:
 
     def _chain(
         self, batch: Batch, bucket: Bucket, steps: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    ) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """`steps` greedy decode steps inside one bucket."""
         self._write(batch, bucket)
         mine = self._current

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tinyrvllm.kernels.matmul import MATVEC_ROWS
+
 
 @dataclass(frozen=True)
 class Options:
@@ -14,6 +16,8 @@ class Options:
             depend on what else is in the step.
         kv_f32: keep keys and values in float32 instead of half.
         indirect: replay steps by indirect command buffers, one message each.
+        matvec_rows: up to here matvec multiplies, which a GPU of many cores prefers for longer.
+        simdgroups: how many keep the GPU busy (kernels/matvec.py); 0: as many as Apple's.
         kernels: files with another version of a kernel, by the kernel's name.
     """
 
@@ -21,4 +25,6 @@ class Options:
     batch_invariant: bool = False
     kv_f32: bool = False
     indirect: bool = False
+    matvec_rows: int = MATVEC_ROWS
+    simdgroups: int = 0
     kernels: dict[str, Path] = field(default_factory=dict)

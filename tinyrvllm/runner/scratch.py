@@ -2,7 +2,7 @@
 
 from tinyrvllm.kernels import argmax, attention
 from tinyrvllm.kernels.launch import Span
-from tinyrvllm.kernels.matmul import MATVEC_ROWS
+from tinyrvllm.kernels.matmul import FUSED_ROWS, MATVEC_ROWS
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.mtl import Device
 from tinyrvllm.runner.step import SIZES, step_bytes
@@ -59,7 +59,7 @@ def scratch_sizes(
         "partial": max(PARTIAL_BYTES, _partial_bytes(config, splits)) // 4 if splits > 1 else 0,
         "feed": rows * config.intermediate_size,
         "up": rows * config.intermediate_size if gate_and_up_differ else 0,
-        "squares": MATVEC_ROWS * config.hidden_size,
+        "squares": min(rows, FUSED_ROWS) * config.hidden_size,
         "logits": samples * config.vocab_size,
         "winners": rows * argmax.chunks(config.vocab_size) * argmax.WINNER_BYTES // 4,
         "indices": samples,

@@ -49,7 +49,9 @@ inline Weights load_x(device const float *x, uint unit, uint columns) {
     Weights v;
     if (unit * 16 + 16 <= columns) {
         device const packed_float4 *p = (device const packed_float4 *)(x + unit * 16);
-        for (ushort i = 0; i < 4; i++) v.v[i] = float4(p[i]);
+        for (ushort i = 0; i < 4; i++) {
+            v.v[i] = IS_WIDE ? ((device const float4 *)p)[i] : float4(p[i]);
+        }
     } else {
         for (ushort i = 0; i < 16; i++) {
             v.v[i / 4][i % 4] = unit * 16 + i < columns ? x[unit * 16 + i] : 0.0f;

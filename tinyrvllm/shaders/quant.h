@@ -26,6 +26,9 @@ enum WeightType : uint {
     Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30
 };
 constant uint WEIGHT_TYPE [[function_constant(0)]];
+// Rows of plain weights and of x start at multiples of 16 bytes: a load may take 16 at once.
+constant bool WIDE [[function_constant(5)]];
+constant bool IS_WIDE = is_function_constant_defined(WIDE) ? WIDE : false;
 // Unquantised weights need no scale or shift, and only their rows can end inside a unit.
 constant bool PLAIN = WEIGHT_TYPE == F32 || WEIGHT_TYPE == F16 || WEIGHT_TYPE == BF16;
 constant bool SHIFTED = !PLAIN && WEIGHT_TYPE != Q8_0;
@@ -74,9 +77,9 @@ inline Weights weights_of(uint4 words, float scale, float shift) {
 
 inline Weights load_q8_0(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 34;                 // half d; char q[32]
-    device const packed_char4 *q = (device const packed_char4 *)(block + 2 + unit % 2 * 16);
+    uint4 words = load_16_bytes(block + 2 + unit % 2 * 16);
     Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = float4(char4(q[i]));
+    for (ushort i = 0; i < 4; i++) w.v[i] = float4(as_type<char4>(words[i]));
     w.scale = load_half(block);
     w.shift = 0.0f;
     return w;
@@ -150,11 +153,23 @@ inline Weights load_q6_k(device const uchar *row, uint unit) {
 inline Weights load_f32(device const uchar *row, uint unit) {
     device const packed_float4 *p = (device const packed_float4 *)(row + unit * 64);
     Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = float4(p[i]);
+    for (ushort i = 0; i < 4; i++) {
+        w.v[i] = IS_WIDE ? ((device const float4 *)p)[i] : float4(p[i]);
+    }
     return w;
 }
 
 inline Weights load_f16(device const uchar *row, uint unit) {
+    if (IS_WIDE) {
+        device const uint4 *p = (device const uint4 *)(row + unit * 32);
+        uint4 a = p[0], b = p[1];
+        Weights w;
+        w.v[0] = float4(as_type<half4>(a.xy));
+        w.v[1] = float4(as_type<half4>(a.zw));
+        w.v[2] = float4(as_type<half4>(b.xy));
+        w.v[3] = float4(as_type<half4>(b.zw));
+        return w;
+    }
     device const packed_half4 *p = (device const packed_half4 *)(row + unit * 32);
     Weights w;
     for (ushort i = 0; i < 4; i++) w.v[i] = float4(half4(p[i]));
@@ -163,6 +178,16 @@ inline Weights load_f16(device const uchar *row, uint unit) {
 
 // bfloat16 is the upper half of a float32, so this needs no bfloat support (Metal 3.1).
 inline Weights load_bf16(device const uchar *row, uint unit) {
+    if (IS_WIDE) {
+        device const uint4 *p = (device const uint4 *)(row + unit * 32);
+        uint4 a = p[0], b = p[1];
+        Weights w;
+        w.v[0] = as_type<float4>(uint4(as_type<ushort4>(a.xy)) << 16);
+        w.v[1] = as_type<float4>(uint4(as_type<ushort4>(a.zw)) << 16);
+        w.v[2] = as_type<float4>(uint4(as_type<ushort4>(b.xy)) << 16);
+        w.v[3] = as_type<float4>(uint4(as_type<ushort4>(b.zw)) << 16);
+        return w;
+    }
     device const packed_ushort4 *p = (device const packed_ushort4 *)(row + unit * 32);
     Weights w;
     for (ushort i = 0; i < 4; i++) w.v[i] = as_type<float4>(uint4(ushort4(p[i])) << 16);

@@ -94,6 +94,6 @@ def diagnostics(log: str) -> str:
     for line in log.splitlines():
         match = _ERROR.match(line)
         if match:
-            text = _NAMESPACES.sub("", match["text"])
+            text = _NAMESPACES.sub("", match["text"]).replace('"', "'")
             found.append(f"{match['file']}:{match['line']}:1: error: {text}")
     return "\n".join(found) or log

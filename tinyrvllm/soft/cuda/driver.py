@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tinyrvllm.soft.cuda.compiler import MISSING
 
 Size = tuple[int, int, int]
+PIECE = 32 << 20  # bytes of a large upload at a time
 
 
 class CudaError(Exception):
@@ -77,6 +80,7 @@ class Card:
         self._device = call("cuDeviceGet", 0)
         self._context = call("cuDevicePrimaryCtxRetain", self._device)
         self._thread = threading.local()
+        self._pieces: list[tuple[int, Any]] = []
         self.lock = threading.RLock()  # for what threads share: buffers' states, spare events
         self.enter()
         attribute = driver.CUdevice_attribute
@@ -116,6 +120,20 @@ class Card:
 
     def upload(self, device: int, host: int, nbytes: int) -> None:
         call("cuMemcpyHtoDAsync", device, host, nbytes, self.stream)
+
+    def upload_much(self, device: int, host: np.ndarray) -> None:
+        """Through two pinned pieces, of which one is filled while the other is on its way."""
+        if not self._pieces:
+            self._pieces = [(self.pinned(PIECE), self.event()) for _ in range(2)]
+            for _, sent in self._pieces:
+                self.record(sent)
+        for number, start in enumerate(range(0, len(host), PIECE)):
+            piece, sent = self._pieces[number % 2]
+            part = host[start : start + PIECE]
+            self.wait_for(sent)
+            ctypes.memmove(piece, part.ctypes.data, len(part))
+            self.upload(device + start, piece, len(part))
+            self.record(sent)
 
     def download(self, host: int, device: int, nbytes: int) -> None:
         call("cuMemcpyDtoHAsync", host, device, nbytes, self.stream)

@@ -10,7 +10,8 @@ from tinyrvllm.soft.cuda.driver import Card, CudaError, Graph, Launch
 from tinyrvllm.soft.cuda.library import CudaLibrary, compile_library
 from tinyrvllm.soft.cuda.memory import Buffers, TwoSided, view
 from tinyrvllm.soft.cuda.program import ENTRY
-from tinyrvllm.soft.objc_double.engine import Memory, Recorded, Run, pages
+from tinyrvllm.soft.msl import MSLError
+from tinyrvllm.soft.objc_double.engine import CompileError, Memory, Recorded, Run, pages
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,25 @@ class CudaEngine:
         return self._two_sided(address, nbytes, None, shown=True)
 
     def _two_sided(self, address: int, nbytes: int, owner: Any, shown: bool) -> Memory:
-        buffer = TwoSided(self.card, address, nbytes, shown)
+        buffer = TwoSided(self.card, address, nbytes, owner, shown)
         self.buffers.add(buffer)
-        return Memory(address, nbytes, (buffer, owner), buffer.show)
+        return Memory(address, nbytes, buffer, buffer.show)
 
     # ---- programs
 
     def compile(self, source: str) -> CudaLibrary:
-        return compile_library(source, filename="program_source", architecture=self.card.architecture)
+        architecture = self.card.architecture
+        try:
+            return compile_library(source, filename="program_source", architecture=architecture)
+        except MSLError as error:
+            raise CompileError(str(error)) from error
 
     def kernel(self, library: CudaLibrary, name: str, constants: Mapping[int, Any]) -> CudaKernel:
-        module, function, static = self.card.function(library.code(name, dict(constants)), ENTRY)
+        try:
+            code = library.code(name, constants)
+        except MSLError as error:
+            raise CompileError(str(error)) from error
+        module, function, static = self.card.function(code, ENTRY)
         params = library.functions[name].params
         buffers = [p for p in params if p.kind == "buffer"]
         return CudaKernel(

@@ -16,6 +16,7 @@ Memory that the program brought (newBufferWithBytesNoCopy) counts as asked for o
 import bisect
 import threading
 import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ BLOCK = 256  # bytes that are compared and copied at a time
 class TwoSided:
     """One buffer: `host` is the mirror's address, the card's memory comes with its first use."""
 
-    def __init__(self, card: Card, host: int, nbytes: int, shown: bool) -> None:
+    def __init__(self, card: Card, host: int, nbytes: int, owner: Any, shown: bool) -> None:
         self.card, self.host, self.nbytes = card, host, nbytes
+        self.owner = owner  # of the mirror
         self.shown = shown  # whether the host has the mirror's address
         self.host_newer = shown
         self.card_newer = False
@@ -71,7 +73,7 @@ class TwoSided:
             return
         if not self.small:
             if self.host_newer:
-                self.card.upload(self.device, self.host, self.nbytes)
+                self.card.upload_much(self.device, self.mirror())
                 self.host_newer = False
             return
         mirror = self.mirror()
@@ -117,25 +119,34 @@ class Buffers:
         self._lock = threading.Lock()
         self._starts: list[int] = []
         self._buffers: list[weakref.ref[TwoSided]] = []
+        self._dead: deque[weakref.ref[TwoSided]] = deque()  # by the collector, at any moment
 
     def add(self, buffer: TwoSided) -> None:
+        reference = weakref.ref(buffer, self._dead.append)
         with self._lock:
+            while self._dead:
+                at = self._buffers.index(self._dead.popleft())
+                del self._buffers[at], self._starts[at]
             at = bisect.bisect_left(self._starts, buffer.host)
             self._starts.insert(at, buffer.host)
-            reference = weakref.ref(buffer, self._drop)
             self._buffers.insert(at, reference)
 
-    def _drop(self, reference: Any) -> None:
-        with self._lock:
-            at = self._buffers.index(reference)
-            del self._buffers[at], self._starts[at]
-
     def at(self, address: int, nbytes: int) -> TwoSided:
-        """The buffer that ends where these bytes do."""
+        """The buffer that these bytes are in: of views that overlap, one that ends with them."""
+        inside = None
         with self._lock:
             after = bisect.bisect_right(self._starts, address)
             for reference in reversed(self._buffers[:after]):
                 buffer = reference()
-                if buffer is not None and buffer.host + buffer.nbytes == address + nbytes:
+                if buffer is None:
+                    continue
+                behind = buffer.host + buffer.nbytes - address - nbytes
+                if behind == 0:
                     return buffer
-        raise KeyError(f"no buffer ends at {address + nbytes:#x}")
+                if behind > 0 and inside is None:
+                    inside = buffer
+                    if buffer.small:
+                        break
+        if inside is None:
+            raise KeyError(f"no buffer has the {nbytes} bytes at {address:#x}")
+        return inside

@@ -8,6 +8,7 @@ what Apple's clang emitted for the method, where that is published.
 
 import csv
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -31,6 +32,8 @@ C_TYPES = {
     "@?": "void *", "{QQQ}": "MTLSize", "{QQ}": "NSRange", "{Q}": "MTLResourceID",
     "{qqq}": "NSOperatingSystemVersion",
 }  # fmt: skip
+_DECLARING = threading.Lock()
+_DECLARED: set[str] = set()
 
 
 class ObjCError(RuntimeError):
@@ -59,7 +62,10 @@ class Signature:
         name = "frame_" + re.sub(r"\W", "_", self.selector)
         types = zip(self.arguments, self._fields, strict=True)
         fields = "".join(f"{C_TYPES[letter]} {field};" for letter, field in types)
-        ffi.cdef(f"struct {name} {{ {fields} }};")
+        with _DECLARING:  # a cached_property may be computed twice, by two threads
+            if name not in _DECLARED:
+                ffi.cdef(f"struct {name} {{ {fields} }};")
+                _DECLARED.add(name)
         return ffi.typeof(f"struct {name} *")
 
     def receive(self, values: Sequence[Any]) -> tuple[list[Any], Any]:

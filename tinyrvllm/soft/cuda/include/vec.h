@@ -145,10 +145,11 @@ template <class T, int N> MSL_INLINE vec<T, N> load_packed(const T *p) {
     return __builtin_bit_cast(vec<T, N>, __funnelshift_r(from[0], from[1], ahead * 8));
   } else if constexpr (bytes == 8 && N == 4) {
     uint ahead = address % 8;
-    const vec<uint, 2> *from = (const vec<uint, 2> *)((const char *)p - ahead);
-    vec<uint, 2> one = from[0], two = from[1];
+    const ulong *from = (const ulong *)((const char *)p - ahead);
+    ulong one = from[0], two = from[1];
     bool far = ahead >= 4;
-    uint a = far ? one.y : one.x, b = far ? two.x : one.y, c = far ? two.y : two.x;
+    uint a = (uint)(far ? one >> 32 : one), b = (uint)(far ? two : one >> 32);
+    uint c = (uint)(far ? two >> 32 : two);
     vec<uint, 2> words = {__funnelshift_r(a, b, ahead * 8), __funnelshift_r(b, c, ahead * 8)};
     return __builtin_bit_cast(vec<T, N>, words);
   }
