@@ -28,6 +28,25 @@ def test_cold_runs_walk_over_more_than_the_caches(
     assert len(bench.copies_of(launch, device, hot=True)) == 1
 
 
+def test_thresholds_come_from_who_wins() -> None:
+    """matvec wins up to 4 rows by the product over shapes, ksplit up to 8, gemm at 16."""
+    times = {
+        "matvec": {1: (1, 1), 4: (2, 3), 8: (9, 9), 16: (9, 9)},
+        "ksplit": {1: (3, 3), 4: (3, 2.5), 8: (4, 4), 16: (6, 6)},
+        "gemm": {1: (9, 9), 4: (9, 9), 8: (9, 9), 16: (6, 5)},
+    }
+    rows = [
+        bench.Row(kernel, n, shape, time, 1.0, 1.0, None, 1.0, 1.0)
+        for kernel, counts in times.items()
+        for n, both in counts.items()
+        for shape, time in zip(("wide", "tall"), both, strict=True)
+    ]
+    table = bench.losses(rows)
+    assert table["tall"][4] == {"matvec": 1.2, "ksplit": 1.0, "gemm": 3.6}
+    assert bench.thresholds(table) == (4, 8)
+    assert bench.thresholds(bench.losses([r for r in rows if r.kernel == "gemm"])) == (0, 0)
+
+
 def test_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     small = [case("rmsnorm", rows=2, columns=33), case("add", count=1000)]
     monkeypatch.setattr(bench, "BENCH", small)

@@ -5,12 +5,15 @@ each measurement walks over copies of the weights that together exceed the last-
 uses one copy, and shows how flattering that is. Times are the command buffer's own (GPU start to
 end), medians over repeats; one command buffer holds one launch for every copy.
 
-The last lines say up to how many rows each matmul kernel was the fastest: that is where the row
-thresholds in kernels/matmul.py come from, and what to override on another device.
+The last table says, shape by shape, where each matmul kernel wins and how much it loses elsewhere.
+The row thresholds of runner/options.py come from it; what it says of another device goes to
+`generate --matvec-rows` and `--ksplit-rows`. gemm_tensor runs only when it is named.
 """
 
 import argparse
+import itertools
 import json
+import math
 import statistics
 import time
 from dataclasses import asdict, dataclass, replace
@@ -113,16 +116,38 @@ def measure(case: Case, device: "Device", hot: bool = False) -> Row:
     )  # fmt: skip
 
 
-def fastest(rows: list[Row]) -> dict[tuple[int, str], str]:
-    """(rows, shape) -> the kernel that won there."""
-    best: dict[tuple[int, str], Row] = {}
+Losses = dict[str, dict[int, dict[str, float]]]
+
+
+def losses(rows: list[Row]) -> Losses:
+    """shape -> activation rows -> matmul kernel -> its time over the fastest one's."""
+    times: Losses = {}
     for row in rows:
-        key = (row.rows, row.shape)
-        if row.kernel in MATMULS and (
-            key not in best or row.microseconds < best[key].microseconds
-        ):
-            best[key] = row
-    return {key: row.kernel for key, row in best.items()}
+        if row.kernel in MATMULS:
+            of_shape = times.setdefault(row.shape, {}).setdefault(row.rows, {})
+            of_shape[row.kernel] = row.microseconds
+    return {
+        shape: {
+            n: {kernel: t / min(kernels.values()) for kernel, t in kernels.items()}
+            for n, kernels in sorted(counts.items())
+        }
+        for shape, counts in times.items()
+    }
+
+
+def thresholds(table: Losses) -> tuple[int, int]:
+    """(up to how many rows matvec wins, up to how many matvec or ksplit does), over all shapes.
+
+    A kernel wins at a number of rows when the product of its losses over the shapes is smallest.
+    """
+    best: dict[int, str] = {}
+    for n in sorted({n for counts in table.values() for n in counts}):
+        found = [counts[n] for counts in table.values() if n in counts]
+        common = set.intersection(*(set(kernels) for kernels in found))
+        best[n] = min(sorted(common), key=lambda k: math.prod(kernels[k] for kernels in found))
+    matvec = list(itertools.takewhile(lambda n: best[n] == "matvec", best))
+    either = list(itertools.takewhile(lambda n: best[n] in ("matvec", "ksplit"), best))
+    return (matvec or [0])[-1], (either or [0])[-1]
 
 
 def print_table(rows: list[Row], limit: float) -> None:
@@ -131,20 +156,27 @@ def print_table(rows: list[Row], limit: float) -> None:
         f"{'kernel':12} {'rows':>4} {'shape':24} {'us':>9} {'GB/s':>7} {'of copy':>7} "
         f"{'GFLOP/s':>8} {'x numpy':>8} {'lanes':>6} {'lines':>6}"
     )
-    winners = fastest(rows)
     for row in rows:
-        won = winners.get((row.rows, row.shape)) == row.kernel
         ratio = f"{row.numpy_ratio:8.2f}" if row.numpy_ratio is not None else f"{'-':>8}"
         print(
             f"{row.kernel:12} {row.rows:4} {row.shape:24} {row.microseconds:9.0f} "
             f"{row.gigabytes_per_second:7.2f} {row.gigabytes_per_second / limit:7.0%} "
             f"{row.gigaflops:8.1f} {ratio} {row.lane_utilisation:6.0%} {row.line_efficiency:6.0%}"
-            f"{'  <- fastest' if won else ''}"
         )
     print(f"copy of {CACHE_BYTES >> 20} MiB: {limit:.1f} GB/s read and written")
-    for shape in dict.fromkeys(shape for _, shape in winners):
-        order = [f"{n}: {winners[n, shape]}" for n, s in sorted(winners) if s == shape]
-        print(f"fastest by rows, {shape}: {', '.join(order)}")
+    table = losses(rows)
+    if not table:
+        return
+    print("\ntime over the fastest matmul kernel's, by rows of x (1.00: it wins)")
+    for shape, counts in table.items():
+        print(f"{shape:24} {'rows':12}" + "".join(f"{n:7}" for n in counts))
+        for kernel in MATMULS:
+            values = [kernels.get(kernel) for kernels in counts.values()]
+            if any(values):
+                cells = (f"{v:7.2f}" if v is not None else f"{'-':>7}" for v in values)
+                print(f"{'':24} {kernel:12}" + "".join(cells))
+    matvec_rows, ksplit_rows = thresholds(table)
+    print(f"thresholds: --matvec-rows {matvec_rows} --ksplit-rows {ksplit_rows}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -169,6 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
                 (options.kernel and case.kernel not in options.kernel)
                 or (options.kind and shape.get("kind") not in options.kind)
                 or (options.rows and shape.get("rows") not in options.rows)
+                or (case.kernel == "gemm_tensor" and not options.kernel)
             ):
                 continue
             rows.append(measure(case, device, options.hot))

@@ -153,7 +153,7 @@ BENCH = [
         for kind in ("F16", "Q8_0", "Q4_1")
         for outputs, inputs in ((2560, 960), *SMOLLM2)
         for kernel in MATMULS
-        for rows in (1, 4, 8, 16, 128)
+        for rows in (1, 2, 4, 8, 16, 32, 128)
     ),
     case("embed", kind="Q8_0", rows=128, columns=576),
     case("rmsnorm", rows=1, columns=576),

@@ -4,8 +4,8 @@
 //
 // Version ladder
 //   1  gemm: 8x8 simdgroup matrices, whose products run on the ordinary ALUs
-//   2  this file: the same tiles, but one cooperative 32 x 64 x 32 product of the whole threadgroup.
-//      Its speed is unknown: nobody has run it
+//   2  this file: the same tiles, but one cooperative 32 x 64 x 32 product of the whole
+//      threadgroup. Its speed is unknown: nobody has run it
 //   Not tried: operands straight from device memory, which F16 weights would allow.
 //
 // Design points (gemm.h has those of the tiles)
