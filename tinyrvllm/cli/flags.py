@@ -160,6 +160,15 @@ def add_device(group: argparse._ArgumentGroup) -> None:
     )
     add("--indirect", action="store_true", help="replay steps by indirect command buffers; not cpu")
     add(
+        "--tensor-ops", action="store_true",
+        help="prompts by Metal 4's matmul2d (macOS 26.1); not for cpu or cuda",
+    )
+    add(
+        "--matvec-rows", type=int, metavar="N",
+        help="up to N rows are multiplied by matvec: the device's, which bench kernels measures",
+    )
+    add("--ksplit-rows", type=int, metavar="N", help="then up to N by ksplit, and above by gemm")
+    add(
         "--kernel", metavar="NAME=FILE",
         help="take the kernel NAME from your own .metal file; at the end, compare it with ours",
     )
@@ -214,12 +223,19 @@ def device_options(args: argparse.Namespace) -> "Options":
                 f"--kernel: expected NAME=FILE with an existing .metal file, found {args.kernel!r}"
             )
         kernels[name] = Path(file)
+    thresholds = {
+        name: rows
+        for name in ("matvec_rows", "ksplit_rows")
+        if (rows := getattr(args, name)) is not None
+    }
     return Options(
         fuse=not args.no_fuse,
         batch_invariant=args.batch_invariant,
         kv_f32=args.kv_type == "f32",
         indirect=args.indirect,
+        tensor_ops=args.tensor_ops,
         kernels=kernels,
+        **thresholds,
     )
 
 

@@ -82,13 +82,16 @@ def open_runner(
         if options not in (None, Options(batch_invariant=invariant)):
             raise TinyrvllmError(
                 "device 'cpu' is numpy and has no kernels to choose between: --no-fuse, "
-                "--kv-type f32, --indirect and --kernel go with --device soft or metal"
+                "--kv-type f32, --indirect, --tensor-ops, --matvec-rows, --ksplit-rows and "
+                "--kernel go with --device soft or metal"
             )
         from tinyrvllm.runner.numpy import NumpyRunner
 
         return NumpyRunner(model, num_blocks, block_size, max_seqs, batch_invariant=invariant)
     if device == "cuda":  # an indirect command buffer is a CUDA graph there; docs/cuda.md
-        options = replace(options or Options(), indirect=True, matvec_rows=32, simdgroups=2048)
+        options = replace(options or Options(), indirect=True, simdgroups=2048)
+        if options.matvec_rows == Options.matvec_rows:
+            options = replace(options, matvec_rows=32)
     from tinyrvllm.mtl import open_device
     from tinyrvllm.runner.metal import MetalRunner
 

@@ -21,6 +21,7 @@ from tinyrvllm.kernels import (
     elementwise,
     embedding,
     gemm,
+    gemm_tensor,
     ksplit,
     matvec,
     reduce,
@@ -28,7 +29,7 @@ from tinyrvllm.kernels import (
 )
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import Launch, Span
-from tinyrvllm.kernels.matmul import FUSED_ROWS, KSPLIT_ROWS, FusedNorm, Matmul
+from tinyrvllm.kernels.matmul import FUSED_ROWS, FusedNorm, Matmul
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.step import Bucket, StepBuffer
@@ -67,7 +68,9 @@ class Forward:
         """The kernel for this many rows."""
         if matmul.rows <= self.options.matvec_rows or self.options.batch_invariant:
             return matvec.launch(matmul, self.options.simdgroups)
-        return (ksplit if matmul.rows <= KSPLIT_ROWS else gemm).launch(matmul)
+        if matmul.rows <= self.options.ksplit_rows:
+            return ksplit.launch(matmul)
+        return (gemm_tensor if self.options.tensor_ops else gemm).launch(matmul)
 
     def norm(
         self, name: str, x: Span, y: Span, rows: int, residual: Span | None = None

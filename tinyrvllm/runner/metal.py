@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 
 from tinyrvllm.errors import TinyrvllmError
-from tinyrvllm.kernels import conv
+from tinyrvllm.kernels import conv, gemm_tensor
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import Launch, Span, encode, whole
 from tinyrvllm.kernels.step import RESULT_BYTES
@@ -40,6 +40,8 @@ class MetalRunner:
         self.config = config = model.config
         self.device = device
         self.options = options = options or Options()
+        if options.tensor_ops and (reason := gemm_tensor.why_not(device)):
+            raise TinyrvllmError(f"--tensor-ops: {reason}")
         self.max_context = max_context = max_context or num_blocks * block_size
         self.layout = layout = KvLayout(
             num_blocks, block_size, config.num_kv_heads, config.head_dim, options.kv_f32

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tinyrvllm.kernels.matmul import MATVEC_ROWS
+from tinyrvllm.kernels.matmul import KSPLIT_ROWS, MATVEC_ROWS
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Options:
         kv_f32: keep keys and values in float32 instead of half.
         indirect: replay steps by indirect command buffers, one message each.
         matvec_rows: up to here matvec multiplies, which a GPU of many cores prefers for longer.
+        ksplit_rows: from there up to here ksplit does, and gemm above: `bench kernels` says where.
+        tensor_ops: Metal 4's gemm_tensor instead of gemm, where the device can.
         simdgroups: how many keep the GPU busy (kernels/matvec.py); 0: as many as Apple's.
         kernels: files with another version of a kernel, by the kernel's name.
     """
@@ -26,5 +28,7 @@ class Options:
     kv_f32: bool = False
     indirect: bool = False
     matvec_rows: int = MATVEC_ROWS
+    ksplit_rows: int = KSPLIT_ROWS
+    tensor_ops: bool = False
     simdgroups: int = 0
     kernels: dict[str, Path] = field(default_factory=dict)
