@@ -4,6 +4,7 @@ The truth is what `transformers` computed for the tiny models of tests/fixtures,
 """
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runner.sequences import Model, Sequence, batch_of
+from tinyrvllm.model import linear
+from tinyrvllm.runner import numpy
 from tinyrvllm.runner.numpy import NumpyRunner
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -111,3 +114,47 @@ def test_float64_and_float32_agree(name: str) -> None:
         for dtype in (np.float32, np.float64)
     )
     np.testing.assert_allclose(single, double, atol=TOLERANCE)
+
+
+# ---- parts of a step in threads of their own
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any step of 6 rows is computed in three parts of 2, on machines where one thread is best."""
+    monkeypatch.setattr(linear, "threads", lambda: 3)
+    monkeypatch.setattr(numpy, "PART_ROWS", 2)
+    monkeypatch.setattr(numpy, "_POOL", ThreadPoolExecutor(3))
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_side_by_side(name: str) -> None:
+    """A part waits for what the parts before it write: here they cut both sequences."""
+    runner, ids, logits = open_fixture(name)
+    sequences = [Sequence(ids[i], list(range(10 * i, 10 * i + 10)), i) for i in (0, 1)]
+    for steps in ((20, 7), (1, 14), (7, 1)):
+        firsts = [sequence.done for sequence in sequences]
+        found = runner.run(batch_of(list(zip(sequences, steps, strict=True)), 4))
+        expected = [logits[i][first : first + steps[i]] for i, first in enumerate(firsts)]
+        np.testing.assert_allclose(found, np.concatenate(expected), atol=TOLERANCE)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_part_that_fails_fails_the_step(broken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it in vain, and the next step is as good as any."""
+    runner, ids, logits = open_fixture("llama")
+    original = numpy.PagedCache.write
+
+    def write(cache: numpy.PagedCache, *arguments: object) -> None:
+        if len(cache.before) == broken:
+            raise MemoryError("a part of the step")
+        original(cache, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(numpy.PagedCache, "write", write)
+        with pytest.raises(MemoryError, match="a part of the step"):
+            runner.run(batch_of([(Sequence(ids[0], list(range(10))), 12)], 4))
+    found = runner.run(batch_of([(Sequence(ids[0], list(range(10))), 12)], 4))
+    np.testing.assert_allclose(found, logits[0][:12], atol=TOLERANCE)

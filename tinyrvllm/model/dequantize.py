@@ -38,30 +38,46 @@ class Arena:
         BLAS streams such a matrix fastest (measured with OpenBLAS from 576x1536 to 3072x576, for
         1 to 128 right-hand sides).
         """
-        taken, self.free = np.split(self.free, [rows * columns])
         order: Literal["F", "C"] = "F" if rows >= columns else "C"
-        return taken.reshape((rows, columns), order=order)
+        return self._take(rows * columns).reshape((rows, columns), order=order)
+
+    def take_blocks(self, blocks: int, columns: int, width: int) -> np.ndarray:
+        """An array [blocks, columns, width], contiguous."""
+        return self._take(blocks * columns * width).reshape(blocks, columns, width)
+
+    def _take(self, size: int) -> np.ndarray:
+        taken, self.free = np.split(self.free, [size])
+        return taken
 
 
-def stacked(tensors: Sequence[RawTensor], arena: Arena) -> np.ndarray:
-    """Matrices of the same width on top of each other: [sum of rows, columns]."""
-    columns = tensors[0].shape[1]
-    out = arena.take(sum(tensor.shape[0] for tensor in tensors), columns)
+def stacked(tensors: Sequence[RawTensor], arena: Arena, width: int = 0) -> np.ndarray:
+    """Matrices with the same columns on top of each other: [sum of rows, columns].
+
+    width: their rows in blocks of that many (they must divide by it): [blocks, columns, width].
+    """
+    rows, columns = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
     step = max(1, PIECE_ELEMENTS // columns)
+    if width:
+        out = arena.take_blocks(rows // width, columns, width)
+        places = out.transpose(0, 2, 1)  # [blocks, width, columns]
+        step = max(width, step // width * width)
+    else:
+        out = places = arena.take(rows, columns)
     pieces = []
     start = 0
     for data, kind, _ in tensors:
         for first in range(0, len(data), step):
             piece = data[first : first + step]
-            pieces.append((out[start : start + len(piece)], piece, kind))
-            start += len(piece)
+            count = len(piece) // (width or 1)
+            pieces.append((places[start : start + count], piece, kind))
+            start += count
     list(_POOL.map(_fill, pieces))
     return out
 
 
 def _fill(piece: tuple[np.ndarray, np.ndarray, Type]) -> None:
     out, data, kind = piece
-    out[...] = dequantize(data, kind)
+    out[...] = dequantize(data, kind).reshape(out.shape)
 
 
 def dequantize(data: np.ndarray, kind: Type) -> np.ndarray:

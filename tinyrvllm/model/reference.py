@@ -1,19 +1,22 @@
 """The oracle: the supported models in numpy. Every kernel is compared with it.
 
 It computes in float32 (or float64) from dequantised weights. A matrix is dequantised when it is
-first used and then kept. Matrices that share their input are stacked into one, [out, in].
+first used and then kept. Matrices that share their input are stacked into one, [out, in], which is
+then laid out as suits `linear`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
 
 from tinyrvllm.model import dequantize, layers
 from tinyrvllm.model.config import ModelConfig
-from tinyrvllm.model.weights import Weights
+from tinyrvllm.model.linear import block_width, linear
+from tinyrvllm.model.weights import RawTensor, Weights
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Reference:
         self.layers = [Layer(self, index) for index in range(config.num_layers)]
         self._stacks: dict[tuple[str, ...], np.ndarray] = {}
         self._arena = dequantize.Arena(sum(map(math.prod, weights.shapes.values())), dtype)
+        self._lock = Lock()  # of the stacks: parts of a step may run side by side
 
     def forward(self, token_ids: np.ndarray, positions: np.ndarray, cache: Cache) -> np.ndarray:
         """The hidden states after the last layer and its norm: [T, hidden]."""
@@ -74,20 +78,24 @@ class Reference:
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """hidden [R, hidden] -> [R, vocab]."""
         head = "token_embd.weight" if self.config.tied_output else "output.weight"
-        logits = hidden @ self.get(head).T
+        logits = linear(hidden, self.get(head))
         cap = self.config.final_softcap
         return logits if cap is None else np.tanh(logits / cap) * cap
 
     def get(self, *names: str) -> np.ndarray:
         """Tensors as one array, stacked along the first axis; dequantised once and kept."""
-        if names not in self._stacks:
-            raw = [self.weights.raw(name) for name in names]
-            if len(raw[0].shape) == 1:
-                vectors = [dequantize.dequantize(data, kind)[0] for data, kind, _ in raw]
-                self._stacks[names] = np.concatenate(vectors).astype(self.dtype)
-            else:
-                self._stacks[names] = dequantize.stacked(raw, self._arena)
-        return self._stacks[names]
+        with self._lock:
+            if names not in self._stacks:
+                self._stacks[names] = self._stack([self.weights.raw(name) for name in names])
+            return self._stacks[names]
+
+    def _stack(self, tensors: list[RawTensor]) -> np.ndarray:
+        if len(tensors[0].shape) == 1:
+            vectors = [dequantize.dequantize(data, kind)[0] for data, kind, _ in tensors]
+            return np.concatenate(vectors).astype(self.dtype)
+        outputs, (_, inputs) = [tensor.shape[0] for tensor in tensors], tensors[0].shape
+        width = block_width(outputs, inputs, self.dtype)
+        return dequantize.stacked(tensors, self._arena, width)
 
 
 class Rope:
@@ -132,10 +140,11 @@ class Layer:
 
     def feed_forward(self, x: np.ndarray) -> np.ndarray:
         """down(act(gate(x)) * up(x)) (Shazeer 2020)."""
-        gate_up = x @ self.get("ffn_gate.weight", "ffn_up.weight").T  # [T, 2 * intermediate]
+        # [T, 2 * intermediate]
+        gate_up = linear(x, self.get("ffn_gate.weight", "ffn_up.weight"))
         gate, up = np.split(gate_up, 2, axis=-1)
         act = layers.silu if self.config.activation == "silu" else layers.gelu_tanh
-        return (act(gate) * up) @ self.get("ffn_down.weight").T
+        return linear(act(gate) * up, self.get("ffn_down.weight"))
 
 
 class Attention:
@@ -147,7 +156,7 @@ class Attention:
     def __call__(self, x: np.ndarray, rope: Rope, cache: Cache) -> np.ndarray:
         """x [T, hidden] -> [T, hidden]."""
         config, heads, kv_heads = self.config, self.config.num_heads, self.config.num_kv_heads
-        qkv = x @ self.get("attn_q.weight", "attn_k.weight", "attn_v.weight").T
+        qkv = linear(x, self.get("attn_q.weight", "attn_k.weight", "attn_v.weight"))
         if config.qkv_bias:
             qkv += self.get("attn_q.bias", "attn_k.bias", "attn_v.bias")
         qkv = qkv.reshape(len(x), heads + 2 * kv_heads, config.head_dim)
@@ -163,7 +172,7 @@ class Attention:
             mixed[piece.rows] = layers.attention(
                 q[piece.rows], keys, values, config.attn_scale, piece.mask, config.attn_softcap
             )
-        return mixed @ self.get("attn_output.weight").T
+        return linear(mixed, self.get("attn_output.weight"))
 
 
 class ShortConvolution:
@@ -175,10 +184,10 @@ class ShortConvolution:
 
     def __call__(self, x: np.ndarray, rope: Rope, cache: Cache) -> np.ndarray:
         """x [T, hidden] -> [T, hidden]."""
-        b, c, x = np.split(x @ self.get("shortconv.in_proj.weight").T, 3, axis=-1)
+        b, c, x = np.split(linear(x, self.get("shortconv.in_proj.weight")), 3, axis=-1)
         bx = b * x
         weight = self.get("shortconv.conv.weight")  # [hidden, kernel]
         mixed = np.empty_like(bx)
         for rows, history in cache.conv_histories(self.index):
             mixed[rows], history[...] = layers.short_conv(bx[rows], weight, history)
-        return (c * mixed) @ self.get("shortconv.out_proj.weight").T
+        return linear(c * mixed, self.get("shortconv.out_proj.weight"))

@@ -2,11 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
+from threading import Event
 from typing import Final, Protocol
 
 import numpy as np
 
+from tinyrvllm.model import linear
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.layers import attention_mask
 from tinyrvllm.model.reference import Piece, Reference
@@ -14,6 +17,8 @@ from tinyrvllm.model.weights import Weights
 from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch, slice_batch
 
 QUERY_TILE: Final = 256  # rows of a prompt at once: their scores are heads * 256 * context floats
+PART_ROWS: Final = 16  # from twice as many on, threads share a step; for less, memory is the limit
+_POOL: Final = ThreadPoolExecutor(linear.threads(), "parts")
 
 
 class Model(Protocol):
@@ -64,9 +69,34 @@ class NumpyRunner:
                 part, wanted = slice_batch(batch, first, end)
                 logits[wanted] = self.run(part)
             return logits
-        cache = PagedCache(self, batch)
-        hidden = self.reference.forward(batch.token_ids, batch.positions, cache)
-        return self.reference.logits(hidden[batch.sample_rows]).astype(np.float32, copy=False)
+        count = max(1, min(linear.threads(), batch.num_tokens // PART_ROWS))
+        places = [batch.num_tokens * part // count for part in range(count + 1)]
+        parts = [slice_batch(batch, first, end) for first, end in pairwise(places)]
+        caches: list[PagedCache] = []
+        for part, _ in parts:
+            caches.append(PagedCache(self, part, list(caches)))
+        if count == 1:
+            return self._part(caches[0])
+        with linear.blas().limit(limits=1):  # its threads and ours would stand in each other's way
+            others = [_POOL.submit(self._part, cache) for cache in caches[1:]]
+            try:
+                found = [self._part(caches[0])]
+            finally:
+                wait(others)
+        found += [other.result() for other in others]
+        logits = np.empty((len(batch.sample_rows), self.reference.config.vocab_size), np.float32)
+        for (_, wanted), rows in zip(parts, found, strict=True):
+            logits[wanted] = rows
+        return logits
+
+    def _part(self, cache: "PagedCache") -> np.ndarray:
+        """Some rows of a step: logits of the sampled ones."""
+        batch = cache.batch
+        try:
+            hidden = self.reference.forward(batch.token_ids, batch.positions, cache)
+            return self.reference.logits(hidden[batch.sample_rows]).astype(np.float32, copy=False)
+        finally:
+            cache.end()
 
     def greedy(self, batch: Batch, steps: int) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """The likeliest token of each sampled row, then of each sequence's next steps.
@@ -104,16 +134,33 @@ class NumpyRunner:
 
 
 class PagedCache:
-    """The runner's pools as the layers see them during one batch: a `reference.Cache`."""
+    """The runner's pools as the layers see them during one batch: a `reference.Cache`.
 
-    def __init__(self, runner: NumpyRunner, batch: Batch) -> None:
+    before: caches of the rows before these, which threads of their own compute. A sequence may
+        begin there, so this one stays behind them: by what a layer writes, not by whole layers.
+    """
+
+    def __init__(self, runner: NumpyRunner, batch: Batch, before: "list[PagedCache]") -> None:
         self.runner = runner
         self.batch = batch
+        self.before = before
+        self._written = [Event() for _ in runner.reference.layers]
         self._pieces: dict[int | None, list[Piece]] = {}  # by window: layers share them
 
     def write(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
         self.runner.keys[layer][self.batch.slot_mapping] = keys
         self.runner.values[layer][self.batch.slot_mapping] = values
+        self._written[layer].set()
+
+    def end(self) -> None:
+        """Nothing more will be written, be it for an error: nobody need wait."""
+        for event in self._written:
+            event.set()
+
+    def _wait(self, layer: int) -> None:
+        """Until the rows before these have left behind what this layer keeps."""
+        for cache in self.before:
+            cache._written[layer].wait()
 
     def pieces(self, window: int | None) -> list[Piece]:
         if window not in self._pieces:
@@ -121,12 +168,14 @@ class PagedCache:
         return self._pieces[window]
 
     def read(self, layer: int, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        self._wait(layer)
         keys, values = self.runner.keys[layer], self.runner.values[layer]
         if isinstance(piece.slots, slice):
             return keys[None, piece.slots], values[None, piece.slots]
         return keys.take(piece.slots, axis=0), values.take(piece.slots, axis=0)
 
     def conv_histories(self, layer: int) -> Iterator[tuple[slice, np.ndarray]]:
+        self._wait(layer)
         batch = self.batch
         for index, slot in enumerate(batch.state_slots):
             rows = slice(batch.query_start[index], batch.query_start[index + 1])
@@ -134,6 +183,7 @@ class PagedCache:
             if batch.positions[rows.start] == 0:  # a new sequence, and another one's state
                 state.fill(0)
             yield rows, state
+        self._written[layer].set()
 
     def _plan(self, window: int | None) -> Iterator[Piece]:
         """Sequences with one row each go together; others one by one, in tiles of their rows."""

@@ -1,0 +1,54 @@
+"""x W^T in blocks equals x W^T, whatever BLAS this machine has."""
+
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType as Type
+
+from tests.model.test_dequantize import random_tensor
+from tinyrvllm.model import linear
+from tinyrvllm.model.dequantize import Arena, dequantize, stacked
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 8, 9, 16, 23, 33])
+@pytest.mark.parametrize(("width", "inputs"), [(64, 96), (32, 96), (32, 9000)])
+def test_blocks(rows: int, width: int, inputs: int) -> None:
+    weight = RANDOM.standard_normal((128, inputs), np.float32)
+    blocks = np.ascontiguousarray(weight.reshape(-1, width, inputs).transpose(0, 2, 1))
+    x = RANDOM.standard_normal((rows, inputs), np.float32)
+    found = linear.linear(x, blocks)
+    assert found.shape == (rows, 128)
+    np.testing.assert_allclose(found, x @ weight.T, atol=1e-4 * np.sqrt(inputs))
+
+
+def test_rows_do_not_depend_on_how_they_are_grouped() -> None:
+    """Rows of zeros that fill the last group change nothing."""
+    blocks = RANDOM.standard_normal((3, 96, 64), np.float32)
+    x = RANDOM.standard_normal((9, 96), np.float32)
+    together = linear.linear(x, blocks)
+    np.testing.assert_allclose(linear.linear(x[8:], blocks), together[8:], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "width"),
+    [((576, 192, 192), 576, 64), ((896, 128, 128), 896, 64), ((2048,), 2560, 32),
+     ((896,), 4864, 32), ((64,), 20000, 0), ((100,), 576, 0), ((96,), 576, 32)],
+)  # fmt: skip
+def test_a_block_is_as_wide_as_small_products_allow(
+    outputs: tuple[int, ...], inputs: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "has_small_products", lambda: True)
+    assert linear.block_width(outputs, inputs, np.float32) == width
+    assert linear.block_width(outputs, inputs, np.float64) == 0
+    monkeypatch.setattr(linear, "has_small_products", lambda: False)
+    assert linear.block_width(outputs, inputs, np.float32) == 0
+
+
+def test_stacked_in_blocks() -> None:
+    """700 x 256 is more than is dequantised at a time."""
+    tensors = [random_tensor(Type.F16, 704, 256), random_tensor(Type.F16, 64, 256)]
+    tensors = [t._replace(data=t.data & np.uint8(0x3F)) for t in tensors]  # no NaN
+    found = stacked(tensors, Arena(768 * 256, np.float32), 64)
+    expected = np.concatenate([dequantize(data, kind) for data, kind, _ in tensors])
+    np.testing.assert_array_equal(found.transpose(0, 2, 1).reshape(768, 256), expected)

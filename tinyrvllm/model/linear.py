@@ -1,0 +1,75 @@
+"""x W^T, by far the most of a forward pass: weights laid out so that BLAS is quick for few rows.
+
+BLAS copies both matrices into an order of its own before it multiplies. For thousands of rows that
+is nothing; for the 1 to 32 rows of a decode step, copying the weights takes longer than the
+arithmetic. OpenBLAS has kernels that leave matrices where they lie, but just for small products,
+and just on CPUs with AVX-512. There we cut the weights into blocks of outputs, and the rows into
+groups, so that each product is small: three times as fast at 8 rows, and faster at 128, too.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+# The limit for rows * inputs * outputs (kernel/x86_64/sgemm_small_kernel_permit_skylakex.c).
+SMALL_PRODUCT: Final = 1_000_000
+ARCHITECTURES: Final = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS calls them
+GROUP: Final = 8  # rows; 16 were no faster
+
+
+def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """x W^T: [T, inputs] -> [T, outputs]. The result for a row depends on T only as BLAS's does.
+
+    weight: [outputs, inputs], or in blocks: [outputs / width, inputs, width].
+    """
+    if weight.ndim == 2:
+        return x @ weight.T
+    _, inputs, width = weight.shape
+    most = min(GROUP, SMALL_PRODUCT // (inputs * width))
+    groups = max(1, -(-len(x) // most))
+    # At least 2 rows: for a single one numpy takes another, slower way (gemv).
+    rows = max(2, -(-len(x) // groups))
+    if len(x) == groups * rows:
+        padded = x
+    else:
+        padded = np.zeros((groups * rows, inputs), x.dtype)
+        padded[: len(x)] = x
+    y = np.matmul(padded.reshape(groups, rows, inputs), weight[:, None])
+    # [blocks, groups, rows, width] -> [T, outputs]
+    return y.transpose(1, 2, 0, 3).reshape(groups * rows, -1)[: len(x)]
+
+
+def block_width(outputs: Sequence[int], inputs: int, dtype: type[np.floating]) -> int:
+    """Outputs in a block for matrices that are stacked; 0: this machine is faster without."""
+    if not has_small_products() or dtype is not np.float32:
+        return 0
+    for width in (64, 32):
+        fits = all(rows % width == 0 for rows in outputs)
+        if fits and (GROUP * inputs * width <= SMALL_PRODUCT or width == 32):
+            return width if 2 * inputs * width <= SMALL_PRODUCT else 0
+    return 0
+
+
+@cache
+def blas() -> ThreadpoolController:
+    """What numpy multiplies with."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+@cache
+def has_small_products() -> bool:
+    """Whether that is one which multiplies small matrices where they lie."""
+    return any(
+        library["internal_api"] == "openblas" and library["architecture"] in ARCHITECTURES
+        for library in blas().info()
+    )
+
+
+@cache
+def threads() -> int:
+    """Threads that may multiply side by side: as many as BLAS would use (OPENBLAS_NUM_THREADS), if
+    it uses none for small products; else 1."""
+    return max(lib["num_threads"] for lib in blas().info()) if has_small_products() else 1
