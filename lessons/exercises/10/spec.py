@@ -117,4 +117,6 @@ def pairs(head_dim: int, interleaved: bool) -> tuple[np.ndarray, np.ndarray]:
     return (2 * i, 2 * i + 1) if interleaved else (i, i + head_dim // 2)
 
 
-TASKS = [Task("10", "rope", "rope_and_store", rope_cases, relative=1e-4, absolute=1e-5)]
+TASKS = [
+    Task("10", "rope", "rope_and_store", rope_cases, relative=1e-4, absolute=1e-5, engine="-c 512")
+]
