@@ -35,8 +35,9 @@ def follow(dispatch: Dispatch, position: Size) -> list[Event]:
     followed.group, followed.index = group, (inside[2] * y + inside[1]) * x + inside[0]
     followed.most, followed.notes = MOST, notes
     d.followed = followed
+    resident, dispatch.resident = dispatch.resident, [*dispatch.resident, *map(_bytes, (followed, notes))]
     run([dispatch], threads=1)
-    d.followed = native.ffi.NULL
+    d.followed, dispatch.resident = native.ffi.NULL, resident
     events = []
     for note in notes[0 : followed.count]:
         step = kernel.steps[note.step]
@@ -59,6 +60,12 @@ def table(events: list[Event], texts: dict[tuple[str, int], str]) -> str:
             lines[-1] += f"{'  ' if '  -> ' in lines[-1] else '  -> '}{event.label} = {value}"
         place = here
     return "\n".join(lines)
+
+
+def _bytes(memory: Any) -> tuple[int, int]:
+    """The addresses of what cffi owns: in checking mode the notes are accesses, too."""
+    start = int(native.ffi.cast("uintptr_t", memory))
+    return start, start + len(native.ffi.buffer(memory))
 
 
 def _three(value: Any) -> Size:
