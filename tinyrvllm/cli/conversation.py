@@ -164,7 +164,9 @@ class StopKey:
 
     def _watch(self) -> None:
         while not self._done.is_set():
-            if self._keyboard.read(POLL_SECONDS) == ESCAPE:  # an arrow key sends more than that
+            pressed = self._keyboard.read(POLL_SECONDS)
+            # An arrow key sends Esc and more, perhaps a moment later.
+            if pressed == ESCAPE and not self._keyboard.read(POLL_SECONDS):
                 self._stop()
 
 

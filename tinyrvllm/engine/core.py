@@ -183,8 +183,8 @@ class Engine:
         # A state cannot be taken back when a step has been computed in vain.
         if not all_decode or len(work) < len(self._work) or limits.keeps_state:
             return 1
-        if self.scheduler.waiting or self.scheduler.later:
-            return 1
+        if self.scheduler.waiting or self.scheduler.later or self.trace:
+            return 1  # (a timeline shows a step's dispatches inside the step)
         for request in requests:
             if self.scheduler.room(request) < self.pool.block_size:
                 self.scheduler.reserve_ahead(request)
