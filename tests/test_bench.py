@@ -11,10 +11,12 @@ import pytest
 
 from tests.tiny_models import write_model
 from tinyrvllm import bench
-from tinyrvllm.benches.greedy import Greedy, fnv1a, prompt
+from tinyrvllm.benches.greedy import Greedy, fnv1a, prompt, prompts
 from tinyrvllm.benches.predict import CHIPS
+from tinyrvllm.benches.served import serve
 from tinyrvllm.benches.sweep import Row, add_speed_ups
 from tinyrvllm.benches.trace import trace
+from tinyrvllm.engine.block_pool import BlockPool
 from tinyrvllm.model import load
 
 
@@ -100,11 +102,38 @@ def test_sweep_rates_and_speed_ups(tiny: Path) -> None:
     assert run.first_token_ms == pytest.approx(200)
     assert run.prefill_tokens_per_second == pytest.approx(45)
     rows = [
-        Row(device, 4, (rate, 0.0), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0), "", None, None)
+        Row(device, 4, (rate, 0.0), *[(1.0, 0.0)] * 3, "", 1.0, 0.5, 0.0, None, None)
         for device, rate in (("soft", 30.0), ("cpu", 20.0))
     ]
     add_speed_ups(rows)
     assert [row.speed_up for row in rows] == [1.5, 1.0]
+
+
+def test_sweep_serves_the_same_prompts(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six prompts of 40 tokens, of which 32 are the same: two blocks that are computed once."""
+    work = ("--model", tiny, "--device", "cpu", "--prompt-tokens", 40, "--tokens", 5, "--runs", 1)
+    flags = (*work, "--batch", 3, "--batch", 6, "--json")
+    shared = json.loads(output(capsys, "sweep", *flags, "--shared-prefix", 32))["rows"]
+    plain = json.loads(output(capsys, "sweep", *flags))["rows"]
+    assert [row["prefix_hits"] for row in plain] == [0, 0]
+    assert [row["prefix_hits"] for row in shared] == pytest.approx([64 / 120, 160 / 240])
+    # Of 6 times 4 blocks 3 for each; those of the beginning are held once.
+    assert [row["pool_use"] for row in plain] == [9 / 24, 18 / 24]
+    assert [row["pool_use"] for row in shared] == [5 / 24, 8 / 24]
+    assert all(row["served_tokens_per_second"] > 0 for row in plain + shared)
+    assert bench.main(["sweep", *map(str, work), "--shared-prefix", "41"]) == 2
+    assert "expected 0 to 40" in capsys.readouterr().err
+
+
+def test_the_engine_writes_what_the_plain_loop_writes(tiny: Path) -> None:
+    model = load(tiny)
+    greedy = Greedy(model, "cpu", 3, 40)
+    texts = prompts(0, 3, 20, greedy.vocab_size, shared=16)
+    pool = BlockPool(greedy.num_blocks, 16)
+    first = serve(model, greedy.runner, pool, texts, 8)
+    again = serve(model, greedy.runner, pool, texts, 8)  # of each prompt one block is there
+    assert first.tokens == again.tokens == greedy.generate(texts, 8).tokens
+    assert again.prefix_hits == pytest.approx(16 / 20)
 
 
 def test_sweep_draws(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

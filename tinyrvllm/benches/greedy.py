@@ -15,12 +15,19 @@ from tinyrvllm.runner.batch import HAS_NAN, Batch
 
 BLOCK_SIZE = 16
 PREFILL_CHUNK = 512  # rows of a prompt in one step
+SHARED = 1 << 31  # the number of a prompt that is nobody's own
 
 
 def prompt(seed: int, number: int, length: int, vocab_size: int) -> list[int]:
     """Random tokens that depend on nothing but these arguments: batch 32 alone reproduces."""
     rng = np.random.default_rng([seed, number])
     return [int(token) for token in rng.integers(0, vocab_size, length)]
+
+
+def prompts(seed: int, count: int, length: int, vocab_size: int, shared: int = 0) -> list[list[int]]:
+    """The first `count` prompts; their first `shared` tokens are the same ones in all."""
+    beginning = prompt(seed, SHARED, shared, vocab_size)
+    return [beginning + prompt(seed, i, length, vocab_size)[shared:] for i in range(count)]
 
 
 def fnv1a(tokens: Many[Many[int]]) -> str:
@@ -75,7 +82,11 @@ class Greedy:
     def __init__(self, model: Model, device: str, size: int, length: int) -> None:
         self.blocks = -(-length // BLOCK_SIZE)  # of each sequence, side by side in the pool
         self.vocab_size = model.config.vocab_size
-        self.runner = open_runner(model, device, size * self.blocks, BLOCK_SIZE)
+        # A block more for each: so much does the engine, which sweep runs too, keep in reserve.
+        self.num_blocks = size * (self.blocks + 1)
+        self.runner = open_runner(
+            model, device, self.num_blocks, BLOCK_SIZE, max_context=self.blocks * BLOCK_SIZE
+        )
 
     def step(self, work: Many[tuple[Sequence, int]]) -> None:
         """Feeds the next n tokens of each (sequence, n), and appends the likeliest next one to

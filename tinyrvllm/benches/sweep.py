@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tinyrvllm.benches import common
-from tinyrvllm.benches.greedy import Generation, Greedy, fnv1a, prompt
+from tinyrvllm.benches.greedy import BLOCK_SIZE, Generation, Greedy, fnv1a, prompts
+from tinyrvllm.benches.served import serve
+from tinyrvllm.engine.block_pool import BlockPool
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.model import Model, load
 from tinyrvllm.reports import peak_memory_bytes
@@ -21,10 +23,14 @@ Each prompt is fed alone (its seconds are the first token's), then all sequences
 Greedy. One run is discarded, then --runs are measured: mean, and half the range in percent.
 tok/s are the generated tokens over all seconds; the checksum is FNV-1a over all tokens, so equal
 checksums are equal texts. Peak memory is the process's: give one --device to see it alone.
+Then the engine gets the same prompts: the first one, and a step later the others. Served are its
+generated tokens over all seconds; pool use is the largest share of the cache's blocks that were
+held at a time; prefix hits are the share of the prompts' tokens that were found there.
 
 examples:
   python -m tinyrvllm.bench sweep --device cpu --device soft --batch 1 --batch 8 --tokens 16
   python -m tinyrvllm.bench sweep --shape smollm2-360m:q8_0 --device cpu --device metal
+  python -m tinyrvllm.bench sweep --device soft --batch 8 --shared-prefix 96
   python -m tinyrvllm.bench sweep --json --plot sweep.png
 """
 
@@ -40,6 +46,9 @@ class Row:
     first_token_ms: tuple[float, float]
     prefill_tokens_per_second: tuple[float, float]
     checksum: str
+    served_tokens_per_second: float  # by the engine; likewise the next two
+    pool_use: float  # 0 to 1
+    prefix_hits: float  # 0 to 1
     peak_memory_bytes: int | None
     speed_up: float | None  # of tokens per second, against cpu; None where cpu was not run
 
@@ -60,6 +69,10 @@ def main(argv: list[str]) -> int:
         "--runs", type=common.positive(), default=3, metavar="N",
         help="measured runs (default: %(default)s)",
     )
+    parser.add_argument(
+        "--shared-prefix", type=int, default=0, metavar="N",
+        help="tokens with which all prompts begin alike (default: %(default)s)",
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw a plot")
     args = parser.parse_args(argv)
     pyplot = import_pyplot() if args.plot else None  # before the minutes of measuring
@@ -68,8 +81,14 @@ def main(argv: list[str]) -> int:
     rows: list[Row] = []
     model = load(path)
     common.check_fits(args.prompt_tokens + args.tokens, model.config.context_length)
+    if not 0 <= args.shared_prefix <= args.prompt_tokens:
+        raise TinyrvllmError(
+            f"--shared-prefix {args.shared_prefix}: expected 0 to {args.prompt_tokens}, the "
+            "length of a prompt"
+        )
+    rng = args.seed, args.shared_prefix
     for device in args.device or default:
-        rows += sweep(model, device, batches, args.prompt_tokens, args.tokens, args.runs, args.seed)
+        rows += sweep(model, device, batches, args.prompt_tokens, args.tokens, args.runs, *rng)
     add_speed_ups(rows)
     common.progress("")
     if args.json:
@@ -86,17 +105,17 @@ def main(argv: list[str]) -> int:
 
 def sweep(
     model: Model, device: str, batches: list[int], prompt_tokens: int, tokens: int,
-    runs: int, seed: int,
+    runs: int, seed: int, shared: int = 0,
 ) -> list[Row]:  # fmt: skip
     """Measures one device at each batch size."""
     greedy = Greedy(model, device, max(batches), prompt_tokens + tokens)
     rows = []
     for batch in batches:
-        prompts = [prompt(seed, i, prompt_tokens, greedy.vocab_size) for i in range(batch)]
+        texts = prompts(seed, batch, prompt_tokens, greedy.vocab_size, shared)
         measured: list[Generation] = []
         for number in range(runs + 1):
             common.progress(f"{device}, batch {batch}: run {number} of {runs}")
-            measured.append(greedy.generate(prompts, tokens))
+            measured.append(greedy.generate(texts, tokens))
         checksums = {fnv1a(run.tokens) for run in measured}
         if len(checksums) > 1:
             raise TinyrvllmError(
@@ -104,6 +123,9 @@ def sweep(
                 f"checksum, found {', '.join(sorted(checksums))}"
             )
         del measured[0]  # compiled kernels, dequantised weights
+        common.progress(f"{device}, batch {batch}: the engine")
+        pool = BlockPool(greedy.num_blocks, BLOCK_SIZE)
+        served = serve(model, greedy.runner, pool, texts, tokens)
         rows.append(
             Row(
                 device, batch,
@@ -111,7 +133,8 @@ def sweep(
                 spread(measured, lambda run: run.ms_per_step),
                 spread(measured, lambda run: run.first_token_ms),
                 spread(measured, lambda run: run.prefill_tokens_per_second),
-                checksums.pop(), peak_memory_bytes(), None,
+                checksums.pop(), served.tokens_per_second, served.pool_use, served.prefix_hits,
+                peak_memory_bytes(), None,
             )
         )  # fmt: skip
     return rows
@@ -132,7 +155,7 @@ def add_speed_ups(rows: list[Row]) -> None:
 
 def as_table(rows: list[Row]) -> str:
     head = ("device", "batch", "tok/s", "±", "ms/step", "first token ms", "prefill tok/s",
-            "speed-up", "peak MB", "checksum")  # fmt: skip
+            "speed-up", "served tok/s", "pool use", "prefix hits", "peak MB", "checksum")  # fmt: skip
     return common.table(
         head,
         [
@@ -145,6 +168,9 @@ def as_table(rows: list[Row]) -> str:
                 f"{row.first_token_ms[0]:.0f}",
                 f"{row.prefill_tokens_per_second[0]:.0f}",
                 f"{row.speed_up:.2f}x" if row.speed_up else "-",
+                f"{row.served_tokens_per_second:.1f}",
+                f"{row.pool_use:.0%}",
+                f"{row.prefix_hits:.0%}",
                 f"{row.peak_memory_bytes / 1e6:.0f}" if row.peak_memory_bytes else "-",
                 row.checksum,
             )
