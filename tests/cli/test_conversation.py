@@ -159,5 +159,5 @@ def test_a_mistake_at_a_terminal_ends_nothing(terminal: Callable[..., Terminal])
     it.type("Hello\n")
     it.wait_for("Hello\r\n")
     it.wait_for("> ")
-    it.type("\x03")
-    assert it.process.wait(GUARD_SECONDS) == 130
+    it.type("\x04")
+    assert it.process.wait(GUARD_SECONDS) == 0
