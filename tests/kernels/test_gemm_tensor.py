@@ -153,9 +153,7 @@ def test_what_apples_compiler_refuses_is_refused(
 
 @pytest.mark.parametrize(("system", "version"), [((15, 0), (3, 2)), ((26, 0), (4, 0))])
 def test_only_tensors_ask_for_metal_4(system: tuple[int, int], version: tuple[int, int]) -> None:
-    runtime = objc_double.metal(
-        CpuEngine(False), machine=objc_double.Machine(os_version=system)
-    )
+    runtime = objc_double.metal(CpuEngine(False), machine=objc_double.Machine(os_version=system))
     with Device(runtime) as device:
         language = runtime.object(device.library("gemm_tensor").handle).language
         assert divmod(language, 1 << 16) == version
