@@ -22,6 +22,17 @@ def test_blocks(rows: int, width: int, inputs: int) -> None:
     np.testing.assert_allclose(found, x @ weight.T, atol=1e-4 * np.sqrt(inputs))
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_threads_share_a_large_matrix(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit as one thread alone; five blocks, so that of seven threads two have none."""
+    blocks = RANDOM.standard_normal((5, 96, 64), np.float32)
+    x = RANDOM.standard_normal((3, 96), np.float32)
+    alone = linear.linear(x, blocks)
+    monkeypatch.setattr(linear, "SHARED_BYTES", 1)
+    monkeypatch.setattr(linear, "threads", lambda: threads)
+    np.testing.assert_array_equal(linear.linear(x, blocks), alone)
+
+
 def test_rows_do_not_depend_on_how_they_are_grouped() -> None:
     """Rows of zeros that fill the last group change nothing."""
     blocks = RANDOM.standard_normal((3, 96, 64), np.float32)

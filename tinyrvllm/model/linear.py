@@ -8,7 +8,9 @@ groups, so that each product is small: three times as fast at 8 rows, and faster
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -18,6 +20,10 @@ from threadpoolctl import ThreadpoolController
 SMALL_PRODUCT: Final = 1_000_000
 ARCHITECTURES: Final = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS calls them
 GROUP: Final = 8  # rows; 16 were no faster
+# Fewer rows than this wait for the weights to come from memory, and two threads read faster than
+# one. They share a matrix if it is so large that the handing over does not matter.
+SHARED_ROWS: Final = 16
+SHARED_BYTES: Final = 16 << 20
 
 
 def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -27,7 +33,7 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """
     if weight.ndim == 2:
         return x @ weight.T
-    _, inputs, width = weight.shape
+    blocks, inputs, width = weight.shape
     most = min(GROUP, SMALL_PRODUCT // (inputs * width))
     groups = max(1, -(-len(x) // most))
     # At least 2 rows: for a single one numpy takes another, slower way (gemv).
@@ -37,7 +43,18 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     else:
         padded = np.zeros((groups * rows, inputs), x.dtype)
         padded[: len(x)] = x
-    y = np.matmul(padded.reshape(groups, rows, inputs), weight[:, None])
+    grouped = padded.reshape(groups, rows, inputs)
+    y = np.empty((blocks, groups, rows, width), x.dtype)
+
+    def multiply(first: int, end: int) -> None:
+        np.matmul(grouped, weight[first:end, None], out=y[first:end])
+
+    share = len(x) < SHARED_ROWS and weight.nbytes >= SHARED_BYTES
+    places = [blocks * part // threads() for part in range(threads() + 1)] if share else [0, blocks]
+    others = [_workers().submit(multiply, *pair) for pair in pairwise(places[1:])]
+    multiply(*places[:2])
+    for other in others:
+        other.result()
     # [blocks, groups, rows, width] -> [T, outputs]
     return y.transpose(1, 2, 0, 3).reshape(groups * rows, -1)[: len(x)]
 
@@ -73,3 +90,8 @@ def threads() -> int:
     """Threads that may multiply side by side: as many as BLAS would use (OPENBLAS_NUM_THREADS), if
     it uses none for small products; else 1."""
     return max(lib["num_threads"] for lib in blas().info()) if has_small_products() else 1
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads(), "linear")
