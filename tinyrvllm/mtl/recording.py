@@ -3,7 +3,7 @@
 The counterpart of indirect.py for devices and drivers without indirect command buffers, with the
 same two calls: `record` and `execute`. Everything that a message needs is made when it is
 recorded, so a replay is a flat loop over (function, arguments): at most three sends a dispatch, and
-one for each barrier. Metal keeps what an encoder has set, so only what changes is set again.
+one for each barrier.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,9 +42,7 @@ class Recording:
         }
         self._sends: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._buffers: dict[Buffer, None] = {}
-        # What is set at this point of a replay.
-        self._pipeline: Pipeline | None = None
-        self._bound: list[tuple[Buffer, int] | None] = []
+        self._pipeline: Pipeline | None = None  # the one that is set at this point of a replay
 
     def record(
         self,
@@ -65,24 +63,13 @@ class Recording:
         if pipeline is not self._pipeline:
             self._add("set_pipeline", pipeline.handle)
             self._pipeline = pipeline
-        self._bind(buffers)
+        handles = ffi.new("id[]", [buffer.handle for buffer, _ in buffers])
+        offsets = ffi.new("uint64_t[]", [offset for _, offset in buffers])
+        self._add("set_buffers", handles, offsets, ffi.new("NSRange *", (0, len(buffers)))[0])
         sizes = ffi.new("MTLSize *", groups)[0], ffi.new("MTLSize *", threads)[0]
         self._add("dispatch", *sizes)
-        self.count += 1
-
-    def _bind(self, buffers: Sequence[tuple[Buffer, int]]) -> None:
-        """The slots from the first to the last that differ from what is bound, in one send."""
-        bound = self._bound
-        bound += [None] * (len(buffers) - len(bound))
-        changed = [slot for slot, pair in enumerate(buffers) if pair != bound[slot]]
-        if not changed:
-            return
-        first, end = changed[0], changed[-1] + 1
-        bound[first:end] = buffers[first:end]
-        handles = ffi.new("id[]", [buffer.handle for buffer, _ in buffers[first:end]])
-        offsets = ffi.new("uint64_t[]", [offset for _, offset in buffers[first:end]])
-        self._add("set_buffers", handles, offsets, ffi.new("NSRange *", (first, end - first))[0])
         self._buffers.update(dict.fromkeys(buffer for buffer, _ in buffers))
+        self.count += 1
 
     def _add(self, message: str, *arguments: Any) -> None:
         function, *first = self._functions[message]
