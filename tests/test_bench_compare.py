@@ -1,16 +1,21 @@
 """`bench compare` as a test: no token may differ where the oracle had a clear winner."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.conftest import REAL_MODELS
 from tests.tiny_models import write_model
 from tinyrvllm.benches import compare
 from tinyrvllm.benches.compare import Report
 from tinyrvllm.benches.greedy import Greedy
 from tinyrvllm.model import Model, load
 from tinyrvllm.runner.numpy import NumpyRunner
+
+MODEL = "TINYRVLLM_TEST_MODEL"
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +29,17 @@ def test_soft_writes_the_oracles_tokens(architecture: str, tmp_path: Path) -> No
     report = compare.compare(model, "soft", [1, 4, 8], prompt_tokens=20, tokens=12)
     assert not report.has_bug, compare.as_text(report)
     assert 0 < report.max_error < 0.05 * report.standard_deviation
+
+
+@pytest.mark.long
+@pytest.mark.real_model
+@pytest.mark.parametrize("name", [*filter(None, [os.environ.get(MODEL)])] or REAL_MODELS)
+def test_a_model_file(name: str, real_model: Callable[[str], Path]) -> None:
+    """Our real models; or the file that TINYRVLLM_TEST_MODEL names, on TINYRVLLM_TEST_DEVICE."""
+    path = real_model(name) if name in REAL_MODELS else Path(name)
+    device = os.environ.get("TINYRVLLM_TEST_DEVICE", "soft")
+    report = compare.compare(load(path), device, [1, 8], prompt_tokens=32, tokens=16)
+    assert not report.has_bug, compare.as_text(report)
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, change: "Change", model: Model) -> Report:
