@@ -4,7 +4,6 @@ The truth is what `transformers` computed for the tiny models of tests/fixtures,
 """
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -124,7 +123,6 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any step of 6 rows is computed in three parts of 2, on machines where one thread is best."""
     monkeypatch.setattr(linear, "threads", lambda: 3)
     monkeypatch.setattr(numpy, "PART_ROWS", 2)
-    monkeypatch.setattr(numpy, "_POOL", ThreadPoolExecutor(3))
 
 
 @pytest.mark.usefixtures("parts")

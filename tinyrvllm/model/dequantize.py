@@ -5,9 +5,7 @@ The types that most weights of our models have are unpacked here, several times 
 of ggml-common.h: a half-precision scale, perhaps a minimum, perhaps the fifth bits, the quants.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Literal
 
 import numpy as np
@@ -15,11 +13,11 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize as gguf_dequantize
 
+from tinyrvllm.model.threads import pool
 from tinyrvllm.model.weights import RawTensor
 
 # Elements at a time: as floats a quarter of a megabyte, half of a small second-level cache.
 PIECE_ELEMENTS: Final = 1 << 16
-_POOL: Final = ThreadPoolExecutor(os.cpu_count(), "dequantize")  # numpy releases Python's lock
 
 
 class Arena:
@@ -71,7 +69,7 @@ def stacked(tensors: Sequence[RawTensor], arena: Arena, width: int = 0) -> np.nd
             count = len(piece) // (width or 1)
             pieces.append((places[start : start + count], piece, kind))
             start += count
-    list(_POOL.map(_fill, pieces))
+    list(pool("dequantize").map(_fill, pieces))
     return out
 
 

@@ -8,13 +8,14 @@ groups, so that each product is small: three times as fast at 8 rows, and faster
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
+
+from tinyrvllm.model.threads import pool
 
 # The limit for rows * inputs * outputs (kernel/x86_64/sgemm_small_kernel_permit_skylakex.c).
 SMALL_PRODUCT: Final = 1_000_000
@@ -51,7 +52,7 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
     share = len(x) < SHARED_ROWS and weight.nbytes >= SHARED_BYTES
     places = [blocks * part // threads() for part in range(threads() + 1)] if share else [0, blocks]
-    others = [_workers().submit(multiply, *pair) for pair in pairwise(places[1:])]
+    others = [pool("linear").submit(multiply, *pair) for pair in pairwise(places[1:])]
     multiply(*places[:2])
     for other in others:
         other.result()
@@ -90,8 +91,3 @@ def threads() -> int:
     """Threads that may multiply side by side: as many as BLAS would use (OPENBLAS_NUM_THREADS), if
     it uses none for small products; else 1."""
     return max(lib["num_threads"] for lib in blas().info()) if has_small_products() else 1
-
-
-@cache
-def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads(), "linear")

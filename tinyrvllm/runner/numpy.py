@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from itertools import pairwise
 from threading import Event
 from typing import Final, Protocol
@@ -13,12 +13,12 @@ from tinyrvllm.model import linear
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.layers import attention_mask
 from tinyrvllm.model.reference import Piece, Reference
+from tinyrvllm.model.threads import pool
 from tinyrvllm.model.weights import Weights
 from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch, slice_batch
 
 QUERY_TILE: Final = 256  # rows of a prompt at once: their scores are heads * 256 * context floats
 PART_ROWS: Final = 16  # from twice as many on, threads share a step; for less, memory is the limit
-_POOL: Final = ThreadPoolExecutor(linear.threads(), "parts")
 
 
 class Model(Protocol):
@@ -78,7 +78,7 @@ class NumpyRunner:
         if count == 1:
             return self._part(caches[0])
         with linear.blas().limit(limits=1):  # its threads and ours would stand in each other's way
-            others = [_POOL.submit(self._part, cache) for cache in caches[1:]]
+            others = [pool("parts").submit(self._part, cache) for cache in caches[1:]]
             try:
                 found = [self._part(caches[0])]
             finally:
