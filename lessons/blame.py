@@ -1,4 +1,4 @@
-"""Which line a wrong value comes from: a thread's steps beside what a specification says of them."""
+"""Which line a wrong value comes from: a thread's steps beside what a specification says."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def blame(
 def expectations(
     value: Watched, assigned: list[int], events: list[Event]
 ) -> Iterator[tuple[int, list[float], str]]:
-    """(event, values that are allowed there, verb) for one variable and the events that assign it."""
+    """(event, values allowed there, verb) for one variable and the events that assign it."""
     if not assigned:
         return
     if isinstance(value, tuple):

@@ -26,7 +26,7 @@ examples:
   python -m lessons.check 05 rmsnorm --file my/rmsnorm.metal
   python -m lessons.check --all --solutions    do our own solutions pass?
   python -m lessons.check 05 --mutants         are wrong answers caught, and at their line?
-  python -m lessons.check --all --json --seed 1234    for graders: other inputs, one JSON object a task
+  python -m lessons.check --all --json --seed 1234     for graders: other inputs, JSON lines
 
 exit status: 0 all pass, 1 some do not, 2 a mistake in the request
 """
@@ -129,10 +129,10 @@ def parser() -> argparse.ArgumentParser:
     add("--all", action="store_true", help="the exercises of all lessons")
     add("--solutions", action="store_true", help="judge our solutions instead of your answers")
     add("--mutants", action="store_true", help="judge our collection of wrong answers")
-    add("--file", type=Path, metavar="FILE", help="your answer, where it is not in the stub's place")
+    add("--file", type=Path, metavar="FILE", help="your answer, where it is not the stub")
     add("--hint", type=int, metavar="N", help="show the task and its first N hints; judge nothing")
     add("--seed", type=int, default=judge.SEED, help="of the random inputs (default: %(default)s)")
-    add("--limit", type=float, default=300, metavar="S", help="seconds for one answer (default: 300)")
+    add("--limit", type=float, default=300, metavar="S", help="seconds an answer (default: 300)")
     add("--json", action="store_true", help="one JSON object for each answer")
     add("--here", action="store_true", help="judge in this process: to debug the checker itself")
     return top
@@ -147,7 +147,9 @@ def chosen(args: argparse.Namespace) -> list[Task]:
         names = ", ".join(task.name for task in found)
         found = [task for task in found if task.name == args.task]
         if not found:
-            raise SpecError(f"expected a task of lesson {args.lesson} ({names}), found {args.task!r}")
+            raise SpecError(
+                f"expected a task of lesson {args.lesson} ({names}), found {args.task!r}"
+            )
     if args.file and len(found) > 1:
         raise SpecError(f"--file: say which task it answers: {', '.join(t.name for t in found)}")
     return found
@@ -206,7 +208,8 @@ def main(arguments: list[str] | None = None) -> int:
                 if args.here
                 else judged_apart(task, path, args.seed, args.limit)
             )
-            print(json.dumps(asdict(result)) if args.json else text_of(result, task) + "\n", flush=True)
+            text = json.dumps(asdict(result)) if args.json else text_of(result, task) + "\n"
+            print(text, flush=True)
             passed = passed and result.passed
     except (SpecError, TinyrvllmError) as error:
         print(f"error: {error}", file=sys.stderr)

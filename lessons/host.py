@@ -99,7 +99,8 @@ class Recording:
         if hazard and int(hazard[1]) < len(dispatches):
             return self.wrong(dispatches[int(hazard[1])].line, text)
         overrun = re.search(r"buffer\(\d+\) '\w+' has \D*(?:\d+ elements, )?(\d+) bytes", text)
-        short = [c for c in self.of("buffer") if overrun and c.arguments["nbytes"] == int(overrun[1])]
+        nbytes = int(overrun[1]) if overrun else None
+        short = [c for c in self.of("buffer") if c.arguments["nbytes"] == nbytes]
         if short:
             return self.wrong(short[0].line, f"this buffer is too small: {text}")
         leak = re.search(rf"{re.escape(str(self.path))}:(\d+)", text)
@@ -124,7 +125,7 @@ def check(task: HostTask, path: Path) -> None:
         with warnings.catch_warnings(record=True) as told, recording.watching():
             warnings.simplefilter("always")
             task.check(function, recording)
-        leaks = [str(warning.message) for warning in told if "never released" in str(warning.message)]
+        leaks = [text for w in told if "never released" in (text := str(w.message))]
         if leaks:  # after an error, too, objects stay: the error is what counts then
             raise recording.explain(RuntimeError(leaks[0].split(";")[0]))
     except Wrong:

@@ -6,16 +6,15 @@ once more, statement by statement, and the first variable that leaves the specif
 """
 
 import functools
-import itertools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from lessons.blame import Blame, blame
+from lessons.faults import DIVERGENCE, place_of_fault
 from lessons.repair import mistaken_line
-from lessons.spec import Case, Size, Task, Thread
+from lessons.spec import Case, Size, Task, Thread, flat, thread_of
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl.library import PRELUDE, splice
 from tinyrvllm.soft.cpu import access_log
@@ -26,7 +25,6 @@ from tinyrvllm.soft.cpu.report import Report
 from tinyrvllm.soft.msl import MSLError
 
 SEED = 7
-DIVERGENCE = ("barrier-divergence", "early-return", "simd-divergence", "simd-return")
 
 
 class Wrong(Exception):
@@ -50,6 +48,7 @@ class Judge:
 
     def __init__(self, task: Task, path: Path) -> None:
         self.task, self.path = task, path
+        self.text_lines = path.read_text(encoding="utf-8").splitlines()
         try:
             self.text = PRELUDE + splice(path)
             library = compile_library(self.text, filename=path.name, check=True)
@@ -111,14 +110,16 @@ class Judge:
     def check(self, case: Case) -> None:
         """Runs a case. Raises Wrong at the first thing that is wrong with it."""
         arrays, reports = self._run(case)
-        wrong = [slot for slot in sorted(case.expected) if not self._right(case, slot, arrays).all()]
+        right = {slot: self._right(case, slot, arrays).all() for slot in sorted(case.expected)}
+        wrong = [slot for slot in right if not right[slot]]
         if not wrong and all(r.warning for r in reports):
             return
         # Threads that part at a barrier cause races: they come first. A warning is no fault, but
         # with a wrong value it is the clue.
         reports = sorted(reports, key=lambda r: (r.warning, r.kind not in DIVERGENCE))
         if reports:
-            raise self._fault(case, reports[0])
+            line, told = place_of_fault(self, case, reports[0])
+            raise Wrong(self.path.name, line, *told, f"  in the case: {case.title}")
         raise self._wrong_value(case, wrong[0])
 
     def _right(self, case: Case, slot: int, arrays: list[np.ndarray]) -> np.ndarray:
@@ -131,57 +132,6 @@ class Judge:
             found.astype(np.float64), expected.astype(np.float64), rtol=self.task.relative,
             atol=self.task.absolute, equal_nan=True,
         )  # fmt: skip
-
-    def _fault(self, case: Case, report: Report) -> Wrong:
-        line, lines = report.line, str(report).splitlines()
-        head = lines[0]
-        if report.file != self.path.name:  # in a helper of ours: the call is the student's
-            calls = [text for text in lines if f"from {self.path.name}:" in text]
-            line = int(calls[0].split(f"{self.path.name}:")[1].split(":")[0]) if calls else 1
-        elif clues := self._index(case, report):
-            line, head, lines = clues.line, clues.text, ["", f"  {head}", *lines[1:]]
-        elif report.kind == "early-return" and (returns := self._returns_before(line)):
-            line, clue = returns[-1], f"threads that return here never reach line {line}"
-            head, lines = clue, ["", f"  {head}", *lines[1:]]
-        elif report.kind in ("race", "uninitialised"):
-            line, clue = self._unordered(case, report)
-            if clue:
-                head, lines = clue, ["", f"  {head}", *lines[1:]]
-        return Wrong(self.path.name, line, head, *lines[1:], f"  in the case: {case.title}")
-
-    def _index(self, case: Case, report: Report) -> Blame | None:
-        """A whole number, such as an index, that was wrong before an access went wrong."""
-        if "out-of-bounds" not in report.kind and report.kind != "race":
-            return None
-        w, h, _ = case.threads
-        x, y, z = report.thread
-        thread = _thread(case, _flat(report.threadgroup, case.groups), (z * h + y) * w + x)
-        return blame(self.events(case, thread), thread, case, self.task.relative, whole=True)
-
-    def _returns_before(self, line: int) -> list[int]:
-        """Lines of `return` statements in the kernel before a line."""
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        start = self.library.functions[self.task.kernel].line
-        return [n for n in range(start, line) if re.search(r"\breturn\b", lines[n - 1])]
-
-    def _unordered(self, case: Case, report: Report) -> tuple[int, str]:
-        """Where a barrier is missing or does not do: after the earlier of two accesses."""
-        earlier, later = report.other_line, report.line
-        if report.kind == "uninitialised":
-            variable = re.search(r"'(\w+)'", report.message)
-            stores = [a.line_in(self.path.name) for a in self.run(case).log.rows
-                      if variable and a.name == variable[1]
-                      and a.verb != "read" and a.memory == "threadgroup"]  # fmt: skip
-            earlier = max((line for line in stores if line < later), default=later)
-        if earlier == later or "threadgroups of one dispatch" in report.message:
-            return later, ""
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        for number in range(earlier, later + 1):
-            if "barrier(" in lines[number - 1]:
-                return number, f"this does not order line {later} after line {earlier}"
-        if report.message.startswith("data race: write") and earlier < later:
-            return later, f"no barrier between line {earlier}, which reads, and this line"
-        return earlier, f"no barrier between this line and line {later}"
 
     def _wrong_value(self, case: Case, slot: int) -> Wrong:
         outcome = self.run(case)  # once more, with every access logged
@@ -199,9 +149,9 @@ class Judge:
         writers = [a for a in stores if a.offset <= byte < a.offset + a.size]
         if writers:
             last = writers[-1]
-            thread = _thread(case, last.group, last.thread)
+            thread = thread_of(case, last.group, last.thread)
             line = last.line_in(self.path.name)
-            more.insert(0, f"  written by {thread}, line {line}: {self._line(line)}")
+            more.insert(0, f"  written by {thread}, line {line}: {self.line(line)}")
         else:
             more.insert(0, f"  no thread wrote it: it is as it was before ({found[index]:.6g})")
             line = self.library.functions[self.task.kernel].line
@@ -213,16 +163,16 @@ class Judge:
         blamed = self._blame(case, thread)
         if blamed:
             line = blamed.line
-            more = [f"  so {wants}", *more, f"  line {line}: {self._line(line)}"]
+            more = [f"  so {wants}", *more, f"  line {line}: {self.line(line)}"]
             return Wrong(self.path.name, line, blamed.text, *more)
         repaired = mistaken_line(self.task, self.path, lambda file: self._passes(file, case))
         if repaired:
-            clue = f"  with another line {repaired} the case passes: {self._line(repaired)}"
+            clue = f"  with another line {repaired} the case passes: {self.line(repaired)}"
             return Wrong(self.path.name, repaired, wants, clue, *more)
         events = self.events(case, thread)
         if not writers and events:
             line = events[-1].line
-            more.insert(2, f"  the last that it does is line {line}: {self._line(line)}")
+            more.insert(2, f"  the last that it does is line {line}: {self.line(line)}")
         return Wrong(self.path.name, line, wants, *more)
 
     def _passes(self, path: Path, case: Case) -> bool:
@@ -239,40 +189,22 @@ class Judge:
         what others computed, in one of those."""
         best = blame(self.events(case, thread), thread, case, self.task.relative)
         threads = case.threads[0] * case.threads[1] * case.threads[2]
-        group = _flat(thread.group, case.groups)
-        others = (_thread(case, group, index) for index in range(threads))
-        for other in itertools.chain(case.upstream(thread), others):
-            if best is None or best.rank == 0:
+        group = flat(thread.group, case.groups)
+        # Where this thread's own are right, the writer's may be: one of each simdgroup will tell.
+        others = range(0, threads, 1 if best else 32)
+        for other in [*case.upstream(thread), *(thread_of(case, group, i) for i in others)]:
+            if best is not None and best.rank == 0:
                 break
             found = blame(self.events(case, other), other, case, self.task.relative)
-            if found and found.rank < best.rank:
+            if found and (best is None or found.rank < best.rank):
                 best = found
         return best
 
-    def _line(self, number: int) -> str:
-        return self.path.read_text(encoding="utf-8").splitlines()[number - 1].strip()
+    def line_text(self, number: int) -> str:
+        return self.text_lines[number - 1]
 
-
-def _thread(case: Case, group: int, index: int) -> Thread:
-    """Whole threadgroups only: an index is the same in each."""
-    x, y, _ = case.groups
-    groups = (group % x, group // x % y, group // x // y)
-    width, height, _ = case.threads
-    inside = (index % width, index // width % height, index // width // height)
-    position = tuple(
-        g * n + i for g, n, i in zip(groups, case.threads, inside, strict=True)
-    )
-    return Thread(groups, index, position)  # type: ignore[arg-type]
-
-
-def _flat(group: Size, groups: Size) -> int:
-    return (group[2] * groups[1] + group[1]) * groups[0] + group[0]
-
-
-def thread_at(case_threads: Size, group: Size, index: int) -> Thread:
-    """For specs: a thread by its threadgroup and its index there (one-dimensional threadgroups)."""
-    position = tuple(g * n for g, n in zip(group, case_threads, strict=True))
-    return Thread(group, index, (position[0] + index, position[1], position[2]))
+    def line(self, number: int) -> str:
+        return self.line_text(number).strip()
 
 
 def _times(a: Size, b: Size) -> Size:

@@ -40,5 +40,5 @@ def mistaken_line(task: Task, path: Path, passes: Callable[[Path], bool]) -> int
 
 def code(lines: list[str]) -> list[tuple[int, str]]:
     """(index, text without comment and spacing) of the lines that have any code."""
-    stripped = ((i, re.sub(r"\s+", " ", line.split("//")[0]).strip()) for i, line in enumerate(lines))
-    return [(i, text) for i, text in stripped if text]
+    stripped = [re.sub(r"\s+", " ", line.split("//")[0]).strip() for line in lines]
+    return [(i, text) for i, text in enumerate(stripped) if text]

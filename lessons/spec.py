@@ -159,6 +159,30 @@ def all_tasks() -> list[Task]:
     return [task for number in numbers() for task in tasks(number)]
 
 
+# ---- threads by their numbers
+
+
+def thread_of(case: Case, group: int, index: int) -> Thread:
+    """A thread by the index of its threadgroup in the grid, and its own in the threadgroup."""
+    x, y, _ = case.groups
+    groups = (group % x, group // x % y, group // x // y)
+    width, height, _ = case.threads
+    inside = (index % width, index // width % height, index // width // height)
+    position = tuple(g * n + i for g, n, i in zip(groups, case.threads, inside, strict=True))
+    return Thread(groups, index, position)  # type: ignore[arg-type]
+
+
+def flat(group: Size, groups: Size) -> int:
+    """The index of a threadgroup in the grid."""
+    return (group[2] * groups[1] + group[1]) * groups[0] + group[0]
+
+
+def thread_at(case_threads: Size, group: Size, index: int) -> Thread:
+    """For specs: a thread by its threadgroup and its index there (one-dimensional threadgroups)."""
+    position = tuple(g * n for g, n in zip(group, case_threads, strict=True))
+    return Thread(group, index, (position[0] + index, position[1], position[2]))
+
+
 # ---- launches of the engine's own kernel modules as cases
 
 
@@ -176,7 +200,8 @@ def place(array: np.ndarray) -> Span:
 
 def case(title: str, launch: Launch, expected: Mapping[int, np.ndarray], **more: Any) -> Case:
     """The engine's own launch as a case: its grid, its arguments, its parameters."""
-    arguments = [argument.span.buffer.array for argument in launch.arguments]  # type: ignore[attr-defined]
+    spans = [argument.span for argument in launch.arguments]
+    arguments = [span.buffer.array for span in spans]  # type: ignore[attr-defined]
     return Case(
         title,
         [*arguments, np.frombuffer(launch.parameters, np.uint8)],

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from lessons.judge import thread_at
-from lessons.spec import Case, Task, Thread, Watched, case, place
+from lessons.spec import Case, Task, Thread, Watched, case, place, thread_at
 from tinyrvllm.kernels import reduce
 
 EPSILON = 1e-5
@@ -61,7 +60,7 @@ def softmax_cases(rng: np.random.Generator) -> list[Case]:
         softmax_case("1 row of 33 columns, all negative", -40 - rng.random((1, 33))),
         softmax_case("1 row of 130 columns, values around 1000", 1000 + rng.random((1, 130))),
         softmax_case("3 rows of 150 columns, some masked, one wholly masked", masked),
-        softmax_case("2 rows of random length", rng.standard_normal((2, int(rng.integers(8, 300))))),
+        softmax_case("2 rows of random length", rng.standard_normal((2, rng.integers(8, 300)))),
     ]
 
 

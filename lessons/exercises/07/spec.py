@@ -4,8 +4,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize, quantize
 
-from lessons.judge import thread_at
-from lessons.spec import Case, Task, Thread, Watched, case, place
+from lessons.spec import Case, Task, Thread, Watched, case, place, thread_at
 from tinyrvllm.kernels import embedding
 from tinyrvllm.kernels.quant import UNIT, Matrix
 

@@ -4,8 +4,7 @@ import struct
 
 import numpy as np
 
-from lessons.judge import thread_at
-from lessons.spec import Case, Task, Thread, Watched
+from lessons.spec import Case, Task, Thread, Watched, thread_at
 
 SIMDGROUPS, STEP, OUTPUTS = 4, 16, 4
 
