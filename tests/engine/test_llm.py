@@ -196,6 +196,8 @@ def test_a_small_pool_preempts_and_loses_nothing(tiny: Path) -> None:
         assert [output.token_ids for output in outputs] == expected
         now = llm.snapshot()
         assert now["totals"]["preemptions"] > 0
+        # Every sampled token counts, once: those sampled at prefill, and those fed again.
+        assert now["totals"]["generation_tokens"] == sum(len(ids) for ids in expected)
         assert all(block["refs"] == 0 for block in now["blocks"])
         llm.check()
 

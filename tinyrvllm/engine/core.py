@@ -71,10 +71,10 @@ class Engine:
         for request, rows in work:
             if rows > 1:
                 self.scheduler.event("prefill", request, f"{rows} tokens")
-        picks = self._run(work)
+        picks, limits = self._run(work), self.scheduler.limits
         for request, rows in work:
             at_block_end = (request.computed + rows) % self.pool.block_size == 0
-            keep = self.scheduler.limits.keeps_state and at_block_end
+            keep = at_block_end and limits.keeps_state and limits.prefix_cache
             state = self.runner.state(request.state_slot) if keep else None
             self.scheduler.computed(request, rows, state)
         deltas = [self._settle(*pick) for pick in picks]
