@@ -36,6 +36,7 @@ class Attention:
     softcap: float = 0.0  # 0: none
     q_stride: int = 0  # floats from row to row; 0: heads * head_dim
     out_stride: int = 0
+    spread: bool = False  # decode: a threadgroup for each head, for GPUs of many cores
 
     def __post_init__(self) -> None:
         if self.heads % self.layout.kv_heads:
@@ -47,7 +48,7 @@ class Attention:
     @property
     def group(self) -> int:
         """Query heads that share a threadgroup: the largest divisor of the ratio up to 8."""
-        ratio = self.heads // self.layout.kv_heads
+        ratio = 1 if self.spread else self.heads // self.layout.kv_heads
         return next(g for g in range(min(ratio, MAX_GROUP), 0, -1) if ratio % g == 0)
 
     def parameters(self, splits: int) -> bytes:

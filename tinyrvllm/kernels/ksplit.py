@@ -2,13 +2,17 @@
 
 from .launch import KernelError, Launch, ceil_div
 from .matmul import Matmul
+from .matvec import is_wide
 from .quant import FLOAT_TILES
 
 TILE_ROWS, TILE_OUTPUTS, STEP, SIMDGROUPS = 16, 16, 32, 4
 
 
-def launch(matmul: Matmul) -> Launch:
-    """Takes every shape without a fused norm; made for 5 to 16 rows."""
+def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
+    """Takes every shape without a fused norm; made for 5 to 16 rows.
+
+    simdgroups: a GPU of many cores, see matvec.geometry: loads go ahead.
+    """
     if matmul.norm is not None or matmul.squares is not None:
         raise KernelError("ksplit: a fused norm is matvec's; launch the norm on its own")
     weight = matmul.weight
@@ -18,7 +22,12 @@ def launch(matmul: Matmul) -> Launch:
     return Launch(
         shader="ksplit",
         kernel="ksplit_float" if is_float else "ksplit_half",
-        constants=(("WEIGHT_TYPE", int(weight.kind)), ("GATED", matmul.up is not None)),
+        constants=(
+            ("WEIGHT_TYPE", int(weight.kind)),
+            ("GATED", matmul.up is not None),
+            ("WIDE", is_wide(matmul)),
+            ("AHEAD", simdgroups > 0),
+        ),
         groups=(ceil_div(weight.outputs, width), row_tiles, 1),
         threads=(32 * SIMDGROUPS, 1, 1),
         arguments=matmul.arguments(),

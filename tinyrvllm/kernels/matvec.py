@@ -71,7 +71,8 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
             ("ROWS", rows),
             ("OUTPUTS", per_lane),
             ("NORMED", matmul.norm is not None),
-            ("WIDE", _is_wide(matmul)),
+            ("WIDE", is_wide(matmul)),
+            ("AHEAD", simdgroups > 0),
         ),
         groups=(ceil_div(weight.outputs, outputs), ceil_div(matmul.rows, ROWS), 1),
         threads=(32 * SIMDGROUPS, 1, 1),
@@ -86,10 +87,10 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
     )
 
 
-def _is_wide(matmul: Matmul) -> bool:
-    """Whether 16-byte loads find all rows of x and of plain weights at multiples of 16."""
+def is_wide(matmul: Matmul) -> bool:
+    """Whether rows are whole units, and those of x and of plain weights lie at multiples of 16."""
     weights = [w for w in (matmul.weight, matmul.up) if w is not None and w.kind in PLAIN]
     norm = [matmul.norm.weight.offset] if matmul.norm else []
-    places = [matmul.x.offset, 4 * matmul.strides[0], *norm]
+    places = [matmul.weight.inputs, matmul.x.offset, 4 * matmul.strides[0], *norm]
     places += [n for w in weights for n in (w.span.offset, w.row_bytes)]
     return not any(n % 16 for n in places)

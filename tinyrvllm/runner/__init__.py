@@ -90,8 +90,8 @@ def open_runner(
         return NumpyRunner(model, num_blocks, block_size, max_seqs, batch_invariant=invariant)
     if device == "cuda":  # an indirect command buffer is a CUDA graph there; docs/cuda.md
         options = replace(options or Options(), indirect=True, simdgroups=2048)
-        if options.matvec_rows == Options.matvec_rows:
-            options = replace(options, matvec_rows=32)
+        if options.ksplit_rows == Options.ksplit_rows:
+            options = replace(options, ksplit_rows=32)
     from tinyrvllm.mtl import open_device
     from tinyrvllm.runner.metal import MetalRunner
 

@@ -69,7 +69,7 @@ class Forward:
         if matmul.rows <= self.options.matvec_rows or self.options.batch_invariant:
             return matvec.launch(matmul, self.options.simdgroups)
         if matmul.rows <= self.options.ksplit_rows:
-            return ksplit.launch(matmul)
+            return ksplit.launch(matmul, self.options.simdgroups)
         return (gemm_tensor if self.options.tensor_ops else gemm).launch(matmul)
 
     def norm(
@@ -163,7 +163,7 @@ class Body:
             out=scratch["mixed"], layout=forward.layout, heads=config.num_heads,
             sequences=self.bucket.sequences, max_blocks=forward.step.blocks(self.bucket),
             scale=config.attn_scale, window=config.sliding_window[index] or 0,
-            softcap=config.attn_softcap or 0.0,
+            softcap=config.attn_softcap or 0.0, spread=forward.options.simdgroups > 0,
         )  # fmt: skip
         if self.bucket.decodes:
             self.launches += attention.decode(attend, self.bucket.context, scratch["partial"])
@@ -239,4 +239,7 @@ def can_fuse(config: ModelConfig, options: Options, rows: int) -> bool:
     Not where the number of rows must make no difference: a folded norm adds up in another order.
     """
     fuse = options.fuse and not options.batch_invariant
-    return fuse and not config.post_norms and rows <= min(options.matvec_rows, FUSED_ROWS)
+    few = rows <= min(options.matvec_rows, FUSED_ROWS)
+    # Many simdgroups leave many partial sums, and each of the next kernel's adds them all up.
+    short = not options.simdgroups or config.hidden_size <= 1024
+    return fuse and few and short and not config.post_norms

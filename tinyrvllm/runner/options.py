@@ -16,7 +16,7 @@ class Options:
             depend on what else is in the step.
         kv_f32: keep keys and values in float32 instead of half.
         indirect: replay steps by indirect command buffers, one message each.
-        matvec_rows: up to here matvec multiplies, which a GPU of many cores prefers for longer.
+        matvec_rows: up to here matvec multiplies.
         ksplit_rows: from there up to here ksplit does, and gemm above: `bench kernels` says where.
         tensor_ops: Metal 4's gemm_tensor instead of gemm, where the device can.
         simdgroups: how many keep the GPU busy (kernels/matvec.py); 0: as many as Apple's.

@@ -31,6 +31,7 @@
 
 constant uint GROUP [[function_constant(0)]];   // query heads of a threadgroup, 1 to 8
 constant constexpr uint SIMDGROUPS = 4, NOWHERE = 0xFFFFFFFFu;
+constant constexpr ushort TURN = 4;             // values whose loads overlap
 #define EACH_HEAD(g) UNROLL for (ushort g = 0; g < 8; g++) if (g < GROUP)
 #define EACH_FOUR(h) UNROLL for (ushort h = 0; h < 2; h++) if (h * 4u < GROUP)
 
@@ -115,17 +116,26 @@ kernel void attend_one(device const float *q [[buffer(0)]],            // [rows,
             values[g][0] *= correction[g / 4][g % 4];
             values[g][1] *= correction[g / 4][g % 4];
         }
-        for (uint i = key_group; i < 32 && key_group < key_groups; i += key_groups) {
-            uint from = slots[simdgroup][i];
-            if (from == NOWHERE) continue;
-            ulong at = v_row(from, kv_head, a.kv_heads) + chunk * 4;
-            float4 weight[2];
-            EACH_FOUR(h) weight[h] = weights[simdgroup][i][h];
-            float4 v4 = load_kv4(v_pool, at);
-            EACH_HEAD(g) values[g][0] = fma(float4(weight[g / 4][g % 4]), v4, values[g][0]);
-            if (chunk + 32 < chunks) {
-                v4 = load_kv4(v_pool, at + 128);
-                EACH_HEAD(g) values[g][1] = fma(float4(weight[g / 4][g % 4]), v4, values[g][1]);
+        for (uint base = key_group; base < 32 && key_group < key_groups; base += key_groups * TURN) {
+            float4 v4[TURN][2];                              // all are loaded before one is used
+            UNROLL for (ushort t = 0; t < TURN; t++) {
+                uint i = base + t * key_groups, from = i < 32 ? slots[simdgroup][i] : NOWHERE;
+                v4[t][0] = v4[t][1] = float4(0.0f);
+                if (from == NOWHERE) continue;
+                ulong at = v_row(from, kv_head, a.kv_heads) + chunk * 4;
+                v4[t][0] = load_kv4(v_pool, at);
+                if (chunk + 32 < chunks) v4[t][1] = load_kv4(v_pool, at + 128);
+            }
+            UNROLL for (ushort t = 0; t < TURN; t++) {
+                uint i = base + t * key_groups;
+                if (i >= 32) break;
+                float4 weight[2];
+                EACH_FOUR(h) weight[h] = weights[simdgroup][i][h];
+                EACH_HEAD(g) {
+                    float w = weight[g / 4][g % 4];
+                    values[g][0] = fma(float4(w), v4[t][0], values[g][0]);
+                    if (chunks > 32) values[g][1] = fma(float4(w), v4[t][1], values[g][1]);
+                }
             }
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);       // read before the next overwrite

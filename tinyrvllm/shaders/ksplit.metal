@@ -62,6 +62,60 @@ inline void multiply_step(thread simdgroup_float8x8 (&sums)[2][2], X x, uint x_s
     }
 }
 
+// This lane's unit of W into the simdgroup's tile.
+template <typename T4>
+inline void fill(threadgroup T4 *to, thread const Weights &w) {
+    for (ushort i = 0; i < 4; i++) to[i] = T4(dequantised(w, i));
+}
+
+// x[16, 32] as matrices, straight from device memory.
+inline void load_x_tiles(thread simdgroup_float8x8 (&xs)[2][4], device const float *x,
+                         uint x_stride, bool two) {
+    UNROLL for (ushort k = 0; k < 4; k++) {
+        simdgroup_load(xs[0][k], x + k * 8, x_stride);
+        if (two) simdgroup_load(xs[1][k], x + 8 * x_stride + k * 8, x_stride);
+    }
+}
+
+// All of a simdgroup's steps, each loaded while the one before is multiplied: for whole steps and
+// whole rows of tiles. The products and their order are those of `multiply_step`.
+template <typename T, typename T4, uint STRIDE>
+inline void steps_ahead(thread simdgroup_float8x8 (&sums)[2][2], threadgroup T *tiles,
+                        device const float *x, device const uchar *row, bool two, uint lane,
+                        uint simdgroup, constant MatmulArgs &a) {
+    uint k = simdgroup * STEP, buffer = 0;
+    if (k >= a.inputs) return;
+    Weights w = load_weights(row, k / 16 + lane % 2, a.inputs);
+    simdgroup_float8x8 xs[2][4];
+    load_x_tiles(xs, x + k, a.x_stride, two);
+    while (k < a.inputs) {
+        threadgroup T *tile = tiles + (simdgroup * 2 + buffer) * TILE_OUTPUTS * STRIDE;
+        fill((threadgroup T4 *)(tile + lane / 2 * STRIDE + lane % 2 * 16), w);
+        k += SIMDGROUPS * STEP;
+        uint next = min(k, a.inputs - STEP);                 // the last one is loaded in vain
+        w = load_weights(row, next / 16 + lane % 2, a.inputs);
+        simdgroup_float8x8 upcoming[2][4];
+        load_x_tiles(upcoming, x + next, a.x_stride, two);
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // the tile is complete
+        UNROLL for (ushort t = 0; t < 4; t++) {
+            simdgroup_matrix<T, 8, 8> ws[2];
+            simdgroup_load(ws[0], tile + t * 8, STRIDE, ulong2(0, 0), true);
+            simdgroup_load(ws[1], tile + 8 * STRIDE + t * 8, STRIDE, ulong2(0, 0), true);
+            simdgroup_multiply_accumulate(sums[0][0], xs[0][t], ws[0], sums[0][0]);
+            simdgroup_multiply_accumulate(sums[0][1], xs[0][t], ws[1], sums[0][1]);
+            if (two) {
+                simdgroup_multiply_accumulate(sums[1][0], xs[1][t], ws[0], sums[1][0]);
+                simdgroup_multiply_accumulate(sums[1][1], xs[1][t], ws[1], sums[1][1]);
+            }
+        }
+        UNROLL for (ushort t = 0; t < 4; t++) {
+            xs[0][t] = upcoming[0][t];
+            xs[1][t] = upcoming[1][t];
+        }
+        buffer ^= 1;
+    }
+}
+
 template <typename T, typename T4, uint STRIDE>
 inline void multiply(threadgroup T *tiles, threadgroup float *scratch, device const float *x,
                      device const uchar *weight, device const uchar *up,
@@ -82,8 +136,10 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, device co
     UNROLL for (ushort i = 0; i < 2; i++) {
         UNROLL for (ushort j = 0; j < 2; j++) sums[i][j] = simdgroup_float8x8(0.0f);
     }
+    bool ahead = IS_AHEAD && whole_rows && a.inputs % STEP == 0;
+    if (ahead) steps_ahead<T, T4, STRIDE>(sums, tiles, x_rows, row, two, lane, simdgroup, a);
     uint buffer = 0;
-    for (uint k = simdgroup * STEP; k < a.inputs; k += SIMDGROUPS * STEP) {
+    for (uint k = ahead ? a.inputs : simdgroup * STEP; k < a.inputs; k += SIMDGROUPS * STEP) {
         threadgroup T *tile = tiles + (simdgroup * 2 + buffer) * TILE_OUTPUTS * STRIDE;
         threadgroup T4 *to = (threadgroup T4 *)(tile + lane / 2 * STRIDE + lane % 2 * 16);
         uint unit = k / 16 + lane % 2;

@@ -9,6 +9,9 @@
 #pragma once
 #include "quant.h"
 
+// Loads go ahead of what uses them: more registers, fewer waits. For GPUs with many of both.
+constant bool AHEAD [[function_constant(6)]];
+constant bool IS_AHEAD = is_function_constant_defined(AHEAD) ? AHEAD : false;
 constant bool GATED [[function_constant(1)]];   // `weight` is the gate, `up` is the other matrix
 
 struct MatmulArgs {   // mirrored by kernels/matmul.py

@@ -47,7 +47,7 @@ constant constexpr ushort MAX_ROWS = 4, MAX_OUTPUTS = 4;
 // 16 activations of a row, from 16 * unit on; zero past `columns`.
 inline Weights load_x(device const float *x, uint unit, uint columns) {
     Weights v;
-    if (unit * 16 + 16 <= columns) {
+    if (IS_WIDE || unit * 16 + 16 <= columns) {
         device const packed_float4 *p = (device const packed_float4 *)(x + unit * 16);
         for (ushort i = 0; i < 4; i++) {
             v.v[i] = IS_WIDE ? ((device const float4 *)p)[i] : float4(p[i]);
@@ -96,7 +96,8 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
     float4 sums[MAX_OUTPUTS][MAX_ROWS];
     EACH_OUTPUT(j) EACH_ROW(m) sums[j][m] = float4(0.0f);
     for (uint unit = lane_k; unit * 16 < a.inputs; unit += a.lanes) {
-        Weights xs[MAX_ROWS];
+        Weights ws[MAX_OUTPUTS], xs[MAX_ROWS];
+        if (IS_AHEAD) EACH_OUTPUT(j) ws[j] = load_weights(rows[j], unit, a.inputs);
         EACH_ROW(m) {
             uint row = min(first_row + m, a.rows - 1);
             xs[m] = load_x(x + ulong(row) * a.x_stride, unit, a.inputs);
@@ -110,7 +111,7 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
             x_sums[m] = (xs[m].v[0] + xs[m].v[1]) + (xs[m].v[2] + xs[m].v[3]);
         }
         EACH_OUTPUT(j) {
-            Weights w = load_weights(rows[j], unit, a.inputs);
+            Weights w = IS_AHEAD ? ws[j] : load_weights(rows[j], unit, a.inputs);
             EACH_ROW(m) {
                 float4 s = PLAIN ? sums[j][m] : float4(0.0f);
                 for (ushort i = 0; i < 4; i++) s = fma(w.v[i], xs[m].v[i], s);

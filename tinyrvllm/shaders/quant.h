@@ -26,7 +26,8 @@ enum WeightType : uint {
     Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30
 };
 constant uint WEIGHT_TYPE [[function_constant(0)]];
-// Rows of plain weights and of x start at multiples of 16 bytes: a load may take 16 at once.
+// Rows of plain weights and of x start at multiples of 16 bytes, so that a load may take 16 at
+// once, and consist of whole units.
 constant bool WIDE [[function_constant(5)]];
 constant bool IS_WIDE = is_function_constant_defined(WIDE) ? WIDE : false;
 // Unquantised weights need no scale or shift, and only their rows can end inside a unit.
@@ -228,7 +229,7 @@ inline Weights load_part_unit(device const uchar *row, uint unit, uint columns) 
 }
 
 inline Weights load_weights(device const uchar *row, uint unit, uint columns) {
-    if (PLAIN && unit * 16 + 16 > columns) return load_part_unit(row, unit, columns);
+    if (PLAIN && !IS_WIDE && unit * 16 + 16 > columns) return load_part_unit(row, unit, columns);
     return load_whole_unit(row, unit);
 }
 

@@ -14,6 +14,9 @@
 // 4. -inf is a mask: exp(-inf - max) = 0. A row of nothing but -inf gives zeros, not NaN.
 #include "common.h"
 
+constant constexpr ushort TURN = 8;   // elements whose loads overlap
+#define EACH_OF_TURN(j) UNROLL for (ushort j = 0; j < TURN; j++)
+
 struct NormArgs {   // mirrored by kernels/reduce.py
     uint columns, x_stride, y_stride, residual_stride;
     float epsilon;
@@ -33,13 +36,26 @@ kernel void rmsnorm(device const float *x [[buffer(0)]],          // [rows, colu
     threadgroup float scratch[4];
     device const float *in = x + ulong(row) * a.x_stride;
     float squares = 0.0f;
-    for (uint i = thread_index; i < a.columns; i += 128) squares = fma(in[i], in[i], squares);
+    for (uint base = thread_index; base < a.columns; base += 128 * TURN) {
+        float value[TURN];                                    // all are loaded before one is used
+        EACH_OF_TURN(j) value[j] = base + j * 128 < a.columns ? in[base + j * 128] : 0.0f;
+        EACH_OF_TURN(j) squares = fma(value[j], value[j], squares);
+    }
     float mean = threadgroup_sum(squares, scratch, lane, simdgroup, 4) / float(a.columns);
     float scale = rsqrt(mean + a.epsilon);
-    for (uint i = thread_index; i < a.columns; i += 128) {
-        float value = in[i] * scale * weight[i];
-        if (a.has_residual) value += residual[ulong(row) * a.residual_stride + i];
-        y[ulong(row) * a.y_stride + i] = value;
+    for (uint base = thread_index; base < a.columns; base += 128 * TURN) {
+        float value[TURN];
+        EACH_OF_TURN(j) {
+            uint i = base + j * 128;
+            value[j] = i < a.columns ? in[i] * scale * weight[i] : 0.0f;
+            if (a.has_residual && i < a.columns) {
+                value[j] += residual[ulong(row) * a.residual_stride + i];
+            }
+        }
+        EACH_OF_TURN(j) {
+            uint i = base + j * 128;
+            if (i < a.columns) y[ulong(row) * a.y_stride + i] = value[j];
+        }
     }
 }
 

@@ -13,10 +13,10 @@ from tinyrvllm.soft.cuda.driver import NoDriver
 if TYPE_CHECKING:
     from tinyrvllm.soft.cuda.engine import CudaEngine
 
-__all__ = ["NoDriver", "engine"]
+__all__ = ["NoDriver", "open_engine"]
 
 
-def engine() -> "CudaEngine":
+def open_engine() -> "CudaEngine":
     """The first NVIDIA GPU. Raises NoDriver."""
     from tinyrvllm.soft.cuda.engine import CudaEngine
 

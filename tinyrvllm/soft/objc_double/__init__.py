@@ -69,7 +69,7 @@ def runtime(name: str) -> SoftRuntime:
         from tinyrvllm.soft import cuda
 
         try:
-            engine = cuda.engine()
+            engine = cuda.open_engine()
         except cuda.NoDriver as error:
             raise Unavailable(str(error)) from None
         # Apple's limits, but for how much memory there is.

@@ -74,7 +74,7 @@ template <class V> MSL_INLINE constexpr auto &fourth(V &v) {
     MSL_EACH((*this), (T)s, (T)s, (T)s, (T)s)                                                        \
   }                                                                                                  \
   template <class U> constexpr explicit vec(vec<U, n> v) {                                           \
-    MSL_EACH((*this), (T)v.x, (T)v.y, (T)detail::third(v), (T)detail::fourth(v))                                                \
+    MSL_EACH((*this), (T)v.x, (T)v.y, (T)detail::third(v), (T)detail::fourth(v))                     \
   }                                                                                                  \
   constexpr T &operator[](int i) { return (&x)[i]; }                                                 \
   constexpr const T &operator[](int i) const { return (&x)[i]; }                                     \
