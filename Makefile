@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-long test-gnu docs lint lines clean
+.PHONY: demo test test-long test-gnu lessons docs lint lines clean
 
 demo: .venv/demo  ## environment, model, first tokens
 	$(BIN)/python -m tinyrvllm.generate --prompt "The capital of France is" -n 16 --temp 0
@@ -21,6 +21,11 @@ test-long: .venv/dev  ## soaks, mutation and full tables
 test-gnu: .venv/dev  ## the bridge on GNUstep's Objective-C runtime (Debian packages)
 	apt-get install -y libobjc4 libgnustep-base1.28
 	$(BIN)/python -m pytest tests/mtl/test_gnu.py
+
+lessons: .venv/dev  ## every lesson on the software device, then our answers to the exercises
+	@for lesson in lessons/[0-9]*.py; do \
+	  echo "== $$lesson"; $(BIN)/python $$lesson --device soft || exit 1; done
+	$(BIN)/python -m lessons.check --all --solutions
 
 docs: .venv/dev  ## the site, in build/docs; runs every lesson, and no broken link is allowed
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs

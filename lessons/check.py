@@ -191,8 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
         found = chosen(args)
         if args.hint is not None:
             for task in found:
-                parts = [task.statement, *task.hints[: args.hint]]
-                print("\n\n".join(parts), f"\n\nyour file: {shown(task.stub)}\n")
+                hints = [f"Hint {n}\n{hint}" for n, hint in enumerate(task.hints[: args.hint], 1)]
+                print("\n\n".join([task.statement, *hints, f"Your file: {shown(task.stub)}\n"]))
             return 0
         if args.file and not args.file.is_file():
             raise SpecError(f"--file: expected your answer, found no file {args.file}")

@@ -1,15 +1,27 @@
 """Graders can trust the checker: every wrong answer is caught at its line, every right one passes."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from lessons import check, wrong
-from lessons.spec import Task, all_tasks
+from lessons.spec import SOLUTIONS, Task, all_tasks, tasks
 
+ROOT = Path(__file__).parents[2]
 TASKS = all_tasks()
 MUTANTS = [mutant for task in TASKS for mutant in wrong.mutants(task)]
 ANSWERS = [(task, path) for task in TASKS for path in task.answers]
+
+
+def test_the_table_of_layers_lists_every_exercise() -> None:
+    listed = set()
+    for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 8 and cells[4].isdigit():
+            listed |= {(cells[4], name) for name in re.findall(r"`(\w+)`", cells[6])}
+    assert listed == {(task.number, task.name) for task in TASKS}
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.number}-{task.name}")
@@ -47,3 +59,56 @@ def test_wrong_answer_is_caught_at_its_line(mutant: wrong.Mutant) -> None:
     assert abs(result.line - mutant.line) <= 1, (
         f"{mutant.mistake}: expected line {mutant.line}, found\n{result.report}"
     )
+
+
+# ---- the command line
+
+
+def answer(tmp_path: Path, name: str, old: str, new: str) -> Path:
+    """Our solution of lesson 03 with a change."""
+    text = (SOLUTIONS / "03" / "gate.metal").read_text(encoding="utf-8")
+    path = tmp_path / name
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def test_an_endless_loop_ends_with_a_report(tmp_path: Path) -> None:
+    path = answer(tmp_path, "gate.metal", "y[i] = value;", "while (a.count) y[i] = value;")
+    (task,) = tasks("03")
+    result = check.judged_apart(task, path, seed=7, limit=5)
+    assert not result.passed
+    assert "did not end within 5 s: look for an endless loop" in result.report
+
+
+def test_a_file_elsewhere_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = answer(tmp_path, "mine.metal", "exp(-v)", "exp(v)")
+    assert check.main(["3", "gate", "--file", str(path), "--json", "--here"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["report"].startswith(f"mine.metal:{result['line']}: silu is ")
+    assert check.main(["03", "--solutions", "--here"]) == 0
+    assert "pass  03 gate" in capsys.readouterr().out
+
+
+def test_hints_and_contents(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["05", "rmsnorm", "--hint", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "Hint 1" in text and "Hint 2" not in text
+    assert check.main([]) == 0
+    text = capsys.readouterr().out
+    assert all(f"{task.number} {task.name}" in text for task in TASKS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["02"], "expected a lesson with exercises (03, "),
+        (["05", "argmax"], "expected a task of lesson 05 (rmsnorm, softmax), found 'argmax'"),
+        (["05", "--file", "x.metal"], "say which task it answers: rmsnorm, softmax"),
+        (["03", "--file", "no_such.metal"], "found no file no_such.metal"),
+    ],
+)
+def test_a_wrong_command_is_told(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check.main(arguments) == 2
+    assert message in capsys.readouterr().err
