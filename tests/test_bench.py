@@ -162,10 +162,13 @@ def test_trace(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [(line["step"], line["running"], line["tokens"]) for line in steps] == [
         (1, 1, 5), (2, 2, 6), (3, 2, 2), (4, 1, 1), (9, 1, 5), (10, 1, 1), (11, 1, 1),
     ]  # fmt: skip
-    greedy = Greedy(load(tiny), "cpu", 3, 8)
+    assert [line["blocks"] for line in steps] == [1, 2, 1, 0, 1, 1, 0]  # after each step
+    model = load(tiny)
+    greedy = Greedy(model, "cpu", 3, 8)
     together = greedy.generate([prompt(0, i, 5, greedy.vocab_size) for i in range(3)], 3)
     assert last == {"checksum": fnv1a(together.tokens)}
-    assert list(trace(greedy, [1, 2, 9], 5, 3, 0))[-1] == last  # the pool's old contents do not show
+    # The pool's old contents do not show.
+    assert list(trace(model, greedy, [1, 2, 9], 5, 3, 0))[-1] == last
 
 
 def test_host_counts_dispatches_and_prints_the_goals(capsys: pytest.CaptureFixture[str]) -> None:

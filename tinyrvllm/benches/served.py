@@ -33,25 +33,37 @@ class Served:
         return sum(map(len, self.tokens)) / self.seconds
 
 
+def engine_for(model: Model, runner: Runner, pool: BlockPool, size: int) -> Engine:
+    """An engine of up to `size` requests at a time. The runner's cache has the pool's blocks."""
+    keeps_state = "conv" in model.config.layer_kinds
+    return Engine(runner, Scheduler(pool, Limits(max_running=size, keeps_state=keeps_state)))
+
+
+def greedy_request(model: Model, number: int, prompt: list[int], new_tokens: int) -> Request:
+    """A request that runs to its length."""
+    params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
+    return Request(str(number), prompt, params, model.tokenizer, model.config.context_length)
+
+
+def step(engine: Engine) -> None:
+    """One step. Raises TinyrvllmError where a request fails: its model or a kernel is broken."""
+    for delta in engine.step():
+        if delta.error is not None:
+            raise TinyrvllmError(delta.error)
+
+
 def serve(
     model: Model, runner: Runner, pool: BlockPool, prompts: Sequence[list[int]], new_tokens: int
 ) -> Served:
-    """Runs greedy requests to their ends. The runner's cache has the pool's blocks."""
-    limits = Limits(max_running=len(prompts), keeps_state="conv" in model.config.layer_kinds)
-    engine = Engine(runner, Scheduler(pool, limits))
-    params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
-    length = model.config.context_length
-    requests = [
-        Request(str(i), ids, params, model.tokenizer, length) for i, ids in enumerate(prompts)
-    ]
+    """Runs greedy requests to their ends."""
+    engine = engine_for(model, runner, pool, len(prompts))
+    requests = [greedy_request(model, i, ids, new_tokens) for i, ids in enumerate(prompts)]
     start, held = time.perf_counter(), 0
     for request in requests:
         request.arrival_step = 0 if request is requests[0] else 1
         engine.add(request)
     while engine.has_work:
-        for delta in engine.step():
-            if delta.error is not None:
-                raise TinyrvllmError(delta.error)
+        step(engine)
         held = max(held, pool.num_blocks - pool.num_free)
     totals = engine.scheduler.totals
     return Served(

@@ -6,14 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tinyrvllm.benches import common
-from tinyrvllm.benches import greedy as engine
+from tinyrvllm.benches.greedy import BLOCK_SIZE, Greedy, fnv1a, prompts
+from tinyrvllm.benches.served import engine_for, greedy_request
+from tinyrvllm.benches.served import step as engine_step
+from tinyrvllm.engine.block_pool import BlockPool
 from tinyrvllm.errors import TinyrvllmError
-from tinyrvllm.model import load
+from tinyrvllm.model import Model, load
 
 EPILOG = """\
-Request i arrives at step a_i of --arrivals: there its prompt is fed, in the same step in which
-those that came before decode one token each, all greedy. A request leaves when it has --tokens.
-Each line is a step: requests that run, tokens fed, milliseconds. The last line is the checksum.
+Request i arrives at step a_i of --arrivals: there the engine feeds its prompt, in the same step in
+which those that came before decode one token each, all greedy. A request leaves when it has --tokens.
+Each line is a step: requests that wait and that run, tokens fed, blocks of the cache that are held,
+milliseconds. Steps in which there is nothing to do are left out. The last line is the checksum.
 
 examples:
   python -m tinyrvllm.bench trace --arrivals 0,0,4,9 --tokens 16
@@ -36,8 +40,8 @@ def main(argv: list[str]) -> int:
     model = load(common.model_path(args))
     length = args.prompt_tokens + args.tokens
     common.check_fits(length, model.config.context_length)
-    greedy = engine.Greedy(model, args.device, len(arrivals), length)
-    for line in trace(greedy, arrivals, args.prompt_tokens, args.tokens, args.seed):
+    greedy = Greedy(model, args.device, len(arrivals), length)
+    for line in trace(model, greedy, arrivals, args.prompt_tokens, args.tokens, args.seed):
         print(json.dumps(line))
         sys.stdout.flush()
     return 0
@@ -54,28 +58,33 @@ def parse_arrivals(text: str) -> list[int]:
 
 
 def trace(
-    greedy: engine.Greedy, arrivals: Sequence[int], prompt_tokens: int, tokens: int, seed: int
+    model: Model,
+    greedy: Greedy,
+    arrivals: Sequence[int],
+    prompt_tokens: int,
+    tokens: int,
+    seed: int,
 ) -> Iterator[dict[str, object]]:
     """Runs the requests; a dict for each step in which some request ran, then the checksum."""
-    waiting = sorted(range(len(arrivals)), key=lambda i: arrivals[i])
-    requests = [
-        engine.Sequence(engine.prompt(seed, i, prompt_tokens, greedy.vocab_size), slot=i)
-        for i in range(len(arrivals))
-    ]
-    running: list[engine.Sequence] = []
+    texts = prompts(seed, len(arrivals), prompt_tokens, greedy.vocab_size)
+    requests = [greedy_request(model, i, ids, tokens) for i, ids in enumerate(texts)]
+    coming = sorted(zip(arrivals, requests, strict=True), key=lambda pair: pair[0])
+    pool = BlockPool(greedy.num_blocks, BLOCK_SIZE)
+    engine = engine_for(model, greedy.runner, pool, len(arrivals))
     step = 0
-    while waiting or running:
-        while waiting and arrivals[waiting[0]] <= step:
-            running.append(requests[waiting.pop(0)])
-        if not running:
-            step = arrivals[waiting[0]]
-            continue
-        work = [(sequence, len(sequence.ids) - sequence.cached) for sequence in running]
+    while coming or engine.has_work:
+        if not engine.has_work:
+            step = max(step, coming[0][0])
+        while coming and coming[0][0] <= step:
+            engine.add(coming.pop(0)[1])
         start = time.perf_counter()
-        greedy.step(work)
+        engine_step(engine)
         ms = round(1e3 * (time.perf_counter() - start), 3)
-        fed = sum(n for _, n in work)
-        yield {"step": step, "running": len(running), "tokens": fed, "ms": ms}
-        running = [s for s in running if len(s.ids) < prompt_tokens + tokens]
+        state = engine.snapshot().state
+        _, fed = state["recent_steps"][-1]
+        yield {
+            "step": step, "waiting": len(state["waiting"]), "running": len(fed),
+            "tokens": state["rows"], "blocks": pool.num_blocks - pool.num_free, "ms": ms,
+        }  # fmt: skip
         step += 1
-    yield {"checksum": engine.fnv1a([sequence.ids[prompt_tokens:] for sequence in requests])}
+    yield {"checksum": fnv1a([request.ids[prompt_tokens:] for request in requests])}
