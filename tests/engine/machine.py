@@ -76,8 +76,19 @@ def machine_of(path: Path, open_runner: OpenRunner, invariant_mode: bool) -> typ
             self.requests: dict[str, Request] = {}  # unfinished
             self.outputs: dict[str, RequestOutput] = {}
             self.number = 0
+            self.said: list[list[int]] = []  # prompts with their answers
+
+        @precondition(lambda self: self.said)
+        @rule(data=st.data(), end=st.lists(st.integers(3, 40), max_size=6), sampling=params)
+        def go_on(self, data: st.DataObject, end: list[int], sampling: SamplingParams) -> None:
+            """The next turn of a conversation: its prompt begins with what was answered."""
+            said = data.draw(st.sampled_from(self.said), "said")
+            self.admit((said + end)[: CONTEXT - 8], sampling)
 
         @rule(prompt=prompts, sampling=params)
+        def begin(self, prompt: list[int], sampling: SamplingParams) -> None:
+            self.admit(prompt, sampling)
+
         def admit(self, prompt: list[int], sampling: SamplingParams) -> None:
             request = Request(str(self.number), prompt, sampling, model.tokenizer, CONTEXT)
             self.number += 1
@@ -154,6 +165,7 @@ def machine_of(path: Path, open_runner: OpenRunner, invariant_mode: bool) -> typ
             del self.requests[request.id]
             prompt, sampled = request.ids[: request.num_prompt], request.ids[request.num_prompt :]
             assert output.token_ids == sampled
+            self.said.append(request.ids)
             if invariant_mode:
                 expected = alone(tuple(prompt), request.params)
                 assert what_matters(output) == what_matters(expected)

@@ -202,6 +202,18 @@ def test_a_small_pool_preempts_and_loses_nothing(tiny: Path) -> None:
         llm.check()
 
 
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_an_arrival_ends_what_a_device_has_computed_ahead(
+    tmp_path: Path, architecture: str
+) -> None:
+    """While nothing waits the device is a step ahead; no state may keep the step that is dropped."""
+    path = write_model(tmp_path / "tiny.gguf", architecture, hidden=32, ff=64, num_heads=2)
+    with LLM(path, device="soft", options=INVARIANT) as llm:
+        (alone,) = llm.generate("Hello", GREEDY)
+        outputs = [s.finish() for s in llm.submit_all(["Hello", "x", "y"], GREEDY, [0, 4, 8])]
+        assert outputs[0].token_ids == alone.token_ids
+
+
 def test_who_arrives_when(tiny: Path) -> None:
     with LLM(tiny, device="cpu") as llm:
         streams = llm.submit_all(["a", "b", "c"], GREEDY, [0, 3])
