@@ -148,7 +148,7 @@ def kernel_heads(s: Source) -> Iterator[Finding]:
         text = s.code[m.end() : closing(s.code, m.end() - 1)]
         for name, body in macros.items():
             text = text.replace(name, body.replace("\\\n", "\n"))
-        slots = []
+        slots, grids = [], set()
         for argument in split(text):
             at = re.search(r"\[\[(\w+)(?:\((\d+)\))?\]\]", argument)
             if at is None:
@@ -157,10 +157,14 @@ def kernel_heads(s: Source) -> Iterator[Finding]:
             pointer = re.search(r"[*&]", argument[: at.start()])
             if (at[1] == "buffer") != bool(pointer):
                 yield m.start(), f"kernel {m[2]}: {argument.strip()!r} is no buffer, or no pointer"
+            if at[1].endswith("_in_grid") or at[1].endswith("_per_grid"):
+                grids.add(argument.split()[0])
             if at[1] == "buffer":
                 slots.append(int(at[2]))
             elif not re.match(rf"\s*(?:uint|ushort)[23]?\s+\w+\s*\[\[{at[1]}", argument):
                 yield m.start(), f"kernel {m[2]}: {argument.strip()!r} is no uint or ushort"
+        if len(grids) > 1:
+            yield m.start(), f"kernel {m[2]}: positions of one kernel have one type, found {grids}"
         if slots != list(range(len(slots))) or len(slots) > 31:
             yield m.start(), f"kernel {m[2]}: expected the slots 0, 1, ... up to 30, found {slots}"
 

@@ -3,9 +3,9 @@
     python -m tests.kernels.mutate [--shader gemm.metal] [--only barrier] [--sample 60] [--seed 0]
 
 A mutant is one shader with one change: a barrier dropped, a bound moved by one (< to <=, <= to <,
->= to >), a stride or size off by one. It is caught when a case of the shape table fails with it on `soft` or, where
-that passes, `soft:check`. Each mutant runs in a process of its own, since a moved bound may loop
-for ever.
+>= to >), a stride or size off by one. It is caught when a case of the shape table fails with it on
+`soft` or, where that passes, `soft:check`. Each mutant runs in a process of its own, since a moved
+bound may loop for ever.
 
 Known survivors are equivalent: gemm and ksplit with a bound on K moved stage one more step, unit or
 quad, which lies past the end and is zeros either way.
@@ -16,6 +16,7 @@ import dataclasses
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,8 @@ from tinyrvllm.kernels.launch import run
 from tinyrvllm.mtl import open_device
 
 SHADERS = Path(tinyrvllm.__file__).parent / "shaders"
-SECONDS = 300  # for one mutant on a loaded machine; its cases take seconds on an idle one
+HUNG = {getattr(signal, name, 0) for name in ("SIGXCPU", "SIGKILL")} - {0}
+CPU_SECONDS = 120  # for one mutant; its cases take seconds, a moved bound may take for ever
 KERNELS = {  # file of a shader -> kernels of the table that run it
     "argmax.metal": ["argmax"], "argmax.h": ["argmax"], "attention.h": ["attend_one", "attend_tile"],
     "attention_decode.metal": ["attend_one"], "attention_naive.metal": ["naive"],
@@ -121,12 +123,11 @@ def judge(mutant: Mutant) -> str:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         for device, caught in (("soft", "wrong"), ("soft:check", "reported")):
             command = [sys.executable, "-m", "tests.kernels.mutate", "--judge", str(directory)]
-            try:
-                done = subprocess.run(
-                    [*command, "--shader", mutant.file, "--device", device],
-                    capture_output=True, text=True, timeout=SECONDS, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
+            done = subprocess.run(
+                [*command, "--shader", mutant.file, "--device", device],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if -done.returncode in HUNG:
                 return "hangs"
             if done.returncode:
                 return "refused" if "error:" in done.stderr else caught
@@ -143,7 +144,10 @@ def main() -> int:
     parser.add_argument("--judge", type=Path, help="internal: run one mutant's cases")
     parser.add_argument("--device", default="soft", help="internal: with --judge")
     options = parser.parse_args()
-    if options.judge:
+    if options.judge:  # by processor time, so that a loaded machine makes no hang of a slow one
+        import resource  # Windows has none
+
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 10))
         return 0 if survives(options.shader[0], options.judge, options.device) else 1
     chosen = [m for shader in options.shader or KERNELS for m in mutants(shader)]
     chosen = [m for m in chosen if options.only in (None, m.rule)]

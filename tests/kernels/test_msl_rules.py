@@ -75,6 +75,10 @@ BAD = {  # rule -> changes of GOOD, each of which it must see
         ("[[buffer(1)]]", "[[buffer(2)]]"),
         ("uint lane [[", "float lane [["),
         ("constant ScaleArgs &a", "constant ScaleArgs a"),
+        (
+            "uint lane [[",
+            "uint2 p [[thread_position_in_grid]], uint g [[threadgroup_position_in_grid]], uint lane [[",
+        ),
     ],
     "argument_structs": [("float factor;", "half factor;"), ("uint count;", "uint2 count;")],
     "recursion": [("return 2.0f * v[i]", "return twice(v, i) * v[i]")],

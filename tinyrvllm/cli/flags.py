@@ -20,6 +20,7 @@ examples:
   python -m tinyrvllm.generate --prompt "one, two" --prompt "A B C" --prompt "uno, dos"   as a batch
   python -m tinyrvllm.generate --chat --prompt "Why is the sky blue?"
   python -m tinyrvllm.generate --chat                       a conversation; Ctrl-D ends it
+  python -m tinyrvllm.generate --tui ~/models               the same full-screen
   echo "Once upon a time" | python -m tinyrvllm.generate --prompt -
   python -m tinyrvllm.generate --model my.gguf --prompt "def add(a, b):" --stop "###"
   python -m tinyrvllm.generate -hf user/repo:Q4_K_M --prompt "Hello"
@@ -66,6 +67,15 @@ def parser() -> argparse.ArgumentParser:
     add(
         "-c", "--ctx", type=int, metavar="N",
         help="tokens of context, prompt and answer together (default: the model's own)",
+    )
+    add(
+        "--arrival-step", type=int, action="append", default=[], metavar="N",
+        help="the step at which the first, second, ... prompt arrives; repeatable (default: 0)",
+    )
+    add(
+        "--tui", nargs="?", const=hub.cache_dir(), type=Path, metavar="FOLDER",
+        help="chat full-screen, with the engine at work beside it and the models of FOLDER to "
+        "choose from (default: the cache's)",
     )
     add("--json", action="store_true", help="print one JSON object per prompt, at its end")
     add("--debug", action="store_true", help="tokens, timings, costs, memory on standard error")
@@ -132,8 +142,8 @@ def add_engine(group: argparse._ArgumentGroup) -> None:
         help="blocks of the KV cache; few of them show preemption (default: a whole context)",
     )
     add(
-        "--arrival-step", type=int, action="append", default=[], metavar="N",
-        help="the step at which the first, second, ... prompt arrives; repeatable (default: 0)",
+        "--no-prefix-cache", "--no-enable-prefix-caching", action="store_true",
+        help="compute every prompt whole, also where it begins like an earlier one",
     )
     add(
         "--trace", metavar="FILE",
@@ -161,7 +171,7 @@ def add_device(group: argparse._ArgumentGroup) -> None:
     add("--indirect", action="store_true", help="replay steps by indirect command buffers; not cpu")
     add(
         "--tensor-ops", action="store_true",
-        help="prompts by Metal 4's matmul2d (macOS 26.1); not for cpu or cuda",
+        help="prompts by Metal 4's matmul2d (macOS 26); not for cpu or cuda",
     )
     add(
         "--matvec-rows", type=int, metavar="N",
@@ -254,4 +264,5 @@ def open_llm(path: Path, args: argparse.Namespace, with_kernel: bool = True) -> 
         max_running=args.max_running,
         max_queue=args.max_queue,
         token_budget=args.token_budget,
+        prefix_cache=not args.no_prefix_cache,
     )

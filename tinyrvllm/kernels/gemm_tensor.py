@@ -42,7 +42,7 @@ def why_not(device: "Device") -> str:
             run(device, launch(Matmul(whole(left), weight, whole(result), rows)))
         except MetalError as error:
             first = str(error).splitlines()[0]
-            return f"gemm_tensor needs Metal 4 (macOS 26.1 or newer); this device says: {first}"
+            return f"gemm_tensor needs Metal 4 (macOS 26 or newer); this device says: {first}"
         y = result.numpy(np.float32, (rows, outputs))
         difference = float(np.abs(y - x @ w.astype(np.float32).T).max())
     if not difference < 0.1:  # numbers are near 6, and 0.01 is what a tenth mantissa bit is worth

@@ -1,6 +1,6 @@
 // gemm_tensor: gemm with Metal 4's matmul2d, which reaches the matrix units that an M5 has beside
-// its ALUs. Needs macOS 26.1 (Metal 4, float with half operands); kernels/gemm_tensor.py asks the
-// device whether it compiles and whether one small product is right, and it is off unless wanted.
+// its ALUs. Needs macOS 26 (Metal 4); kernels/gemm_tensor.py asks the device whether it compiles
+// and whether one small product is right, and it is off unless wanted.
 //
 // Version ladder
 //   1  gemm: 8x8 simdgroup matrices, whose products run on the ordinary ALUs
@@ -17,10 +17,12 @@
 //    that a thread does not own.
 // 3. multiply_accumulate into zeros: whether plain `multiply` overwrites or adds, Apple's comments
 //    leave open.
-// 4. relaxed_precision is false: the numbers of gemm. True lets the implementation round float
-//    operands, and may be what makes it fast; to be measured on an M5 before it is changed.
-// 5. No padding of the tiles: how matmul2d reads them is its own business. 12.0 KB of threadgroup
-//    memory for float tiles and 8.0 KB for half, the output's staging included.
+// 4. float times half into float is in Apple's table of types (MSL 4, 7.2.1), so activations stay
+//    float. relaxed_precision is false: true lets it cut mantissas of float operands, and may be
+//    what makes it fast; to be measured on an M5 before it is changed.
+// 5. All threads come to run(), which may contain a barrier of its own; barriers around it order
+//    the tiles. They are not padded: how matmul2d reads them is its own business. 12.0 KB of
+//    threadgroup memory for float tiles and 8.0 KB for half, the output's staging included.
 #include <metal_tensor>
 #include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 

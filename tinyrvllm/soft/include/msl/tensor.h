@@ -1,4 +1,4 @@
-// metal_tensor and metal_cooperative_tensor (MSL specification 4, section 2.21): the subset that a matrix product over
+// metal_tensor and metal_cooperative_tensor (MSL specification 4, section 2.20): the subset that a matrix product over
 // tensors made in the kernel needs. Names and signatures are those of Apple's headers, as far as public sources show
 // them; tensors bound by the host (tensor_handle) are not here.
 //

@@ -1,7 +1,6 @@
-// MetalPerformancePrimitives: matmul2d, C = A B or C = A B + C with tensors (Apple's MPPTensorOpsMatMul2d.h, SDK of macOS
-// 26.1). Every thread of the scope must come; each computes the elements of C that are its own, straight from the
-// operands' memory, so that a missing barrier around run() is a race like any other. The order of a sum is ours: Apple
-// states none.
+// MetalPerformancePrimitives: matmul2d, C = A B or C = A B + C with tensors (MSL specification 4, section 7.2.1). Every
+// thread of the scope must come; each computes the elements of C that are its own, straight from the operands' memory,
+// so that a missing barrier around run() is a race like any other. The order of a sum is ours: Apple states none.
 #pragma once
 #include "tensor.h"
 
@@ -41,7 +40,7 @@ MSL_INLINE float dot(A a, int a_step, B b, int b_step, int count) {
   for (; i < count; i++) sums[i & 7] += (float)a[i * a_step] * (float)b[i * b_step];
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
-// The combinations of 26.1's header, less those with int8_t.
+// Tables 7.3 and 7.4, less what has char in it.
 template <class L, class R, class D>
 inline constexpr bool takes = is_float<L> && is_float<R> &&
     (same<D, float> || (same<D, half> && (same<L, half> || same<R, half>) && !same<L, float> && !same<R, float>) ||
