@@ -47,12 +47,12 @@ SOURCE = """
 #include <metal_stdlib>
 using namespace metal;
 
-kernel void my_add(device const float *a [[buffer(0)]],
-                   device const float *b [[buffer(1)]],
-                   device float *c [[buffer(2)]],
+kernel void my_add(device const float *left [[buffer(0)]],
+                   device const float *right [[buffer(1)]],
+                   device float *sum [[buffer(2)]],
                    constant uint &count [[buffer(3)]],
                    uint i [[thread_position_in_grid]]) {
-    if (i < count) c[i] = a[i] + b[i];
+    if (i < count) sum[i] = left[i] + right[i];
 }
 """
 start = time.perf_counter()
@@ -150,7 +150,7 @@ table(
 
 # %%
 try:
-    gpu.library_from_source(SOURCE.replace("a[i] + b[i]", "a[i] + d[i]"), "my_add.metal")
+    gpu.library_from_source(SOURCE.replace("+ right[i]", "+ rigth[i]"), "my_add.metal")
 except MetalError as error:
     print(error)
 
