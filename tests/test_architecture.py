@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "model": set(),
     "runner": {"model", "kernels", "mtl"},
     "engine": {"runner", "model", "hub"},
+    "server": {"engine", "model"},
     "soft": set(),
 }
 

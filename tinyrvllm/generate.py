@@ -44,6 +44,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """What `main` does, with errors as exceptions."""
+    if args.tui:
+        full_screen(args)
+        return
     prompts = read_prompts(args)
     if args.system and not args.chat:
         raise TinyrvllmError("--system is a chat message: add --chat")
@@ -69,6 +72,17 @@ def run(args: argparse.Namespace) -> None:
             ours = [stream.finish() for stream in streams], llm.report()
         name = args.kernel.partition("=")[0]
         print(kernel_comparison(name, theirs, ours), file=sys.stderr)
+
+
+def full_screen(args: argparse.Namespace) -> None:
+    """--tui."""
+    try:
+        from tinyrvllm.tui import TerminalUI
+    except ModuleNotFoundError as error:
+        raise TinyrvllmError(
+            f'--tui needs the package {error.name}: pip install "tinyrvllm[tui]"'
+        ) from None
+    TerminalUI.of_flags(args).run()
 
 
 @contextmanager

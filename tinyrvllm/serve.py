@@ -12,13 +12,14 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from tinyrvllm import hub
+from tinyrvllm.cli.flags import add_device, add_engine, model_path, open_llm
 from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.generate import traced
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from tinyrvllm.engine.llm import LLM
-
+DEFAULT_QUEUE = 256  # requests that wait; one more gets status 429
 LAST_SECONDS = 5  # for an answer that was cut short to reach its client
 KEY_VARIABLE = "TINYRVLLM_API_KEY"
 EXAMPLES = f"""\
@@ -67,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
         help="a GGUF file or a built-in name (default: %(default)s)",
     )
     add("-hf", "--hf", metavar="USER/REPO[:QUANT]", help="a Hugging Face repository")
+    add("--shape", metavar="NAME:TYPE", help="random weights in a model's shape, to try the speed")
     add(
         "-c", "--ctx", "--max-model-len", type=int, metavar="N",
         help="tokens of a request, prompt and answer together (default: the model's own)",
@@ -88,46 +90,9 @@ def parser() -> argparse.ArgumentParser:
         help="seconds that running requests have to finish at the end (default: %(default)s)",
     )
     add("--verbose", action="store_true", help="a line for each HTTP request")
-    engine = top.add_argument_group("the engine")
-    add = engine.add_argument
-    add(
-        "--max-num-seqs", "--max-running", type=int, default=32, metavar="N", dest="max_running",
-        help="requests in the batch at a time (default: %(default)s)",
-    )
-    add(
-        "--max-queue", type=int, default=256, metavar="N",
-        help="requests that may wait; one more is told to come back (429) (default: %(default)s)",
-    )
-    add(
-        "--max-num-batched-tokens", type=int, default=512, metavar="N", dest="token_budget",
-        help="tokens in one step: prompts are cut up so that decoding never waits "
-        "(default: %(default)s)",
-    )
-    add("--block-size", type=int, default=16, metavar="N", help="tokens of a block (default: 16)")
-    add(
-        "--num-blocks", type=int, metavar="N",
-        help="blocks of the KV cache (default: as the engine sees fit)",
-    )
-    add(
-        "--no-prefix-cache", "--no-enable-prefix-caching", action="store_true",
-        help="compute every prompt whole, also where it begins like an earlier one",
-    )
-    add("--trace", metavar="FILE", help="write a timeline for ui.perfetto.dev when it ends")
-    where = top.add_argument_group("where and how")
-    add = where.add_argument
-    add(
-        "--device", default="auto", metavar="NAME",
-        help="auto, metal, soft, soft:check, cuda or cpu (default: %(default)s)",
-    )
-    add("--metal", action="store_const", const="metal", dest="device", help="--device metal")
-    add(
-        "--batch-invariant", action="store_true",
-        help="a request's tokens do not depend on what else is in the batch; slower",
-    )
-    add(
-        "--kv-type", choices=("f16", "f32"), default="f16",
-        help="numbers of the KV cache on a device (default: %(default)s)",
-    )
+    add_engine(top.add_argument_group("the engine"))
+    add_device(top.add_argument_group("where and how it computes"))
+    top.set_defaults(max_queue=DEFAULT_QUEUE)
     return top
 
 
@@ -163,8 +128,10 @@ def run(args: argparse.Namespace) -> None:
             f"warning: whoever reaches {args.host} can use this server; set {KEY_VARIABLE}",
             file=sys.stderr,
         )
-    llm, name = load(args)
-    with llm:
+    path = model_path(args)
+    built_in = not (args.hf or args.shape) and args.model in hub.BUILT_IN
+    name = args.served_model_name or (args.model if built_in else path.stem)
+    with open_llm(path, args) as llm, traced(llm, args.trace):
         app = create_app(llm, name, key)
         config = uvicorn.Config(
             app,
@@ -178,28 +145,6 @@ def run(args: argparse.Namespace) -> None:
         host = f"[{args.host}]" if ":" in args.host else args.host
         print(f"{name}: page http://{host}:{port}/, API http://{host}:{port}/v1", flush=True)
         graceful_server(config, args.grace, app.state.end_all).run(sockets=[listener])
-
-
-def load(args: argparse.Namespace) -> "tuple[LLM, str]":
-    """The engine that the flags ask for, and its model's name."""
-    from tinyrvllm.engine.llm import LLM
-    from tinyrvllm.runner.options import Options
-
-    path = hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
-    built_in = not args.hf and args.model in hub.BUILT_IN
-    llm = LLM(
-        path,
-        args.device,
-        args.ctx,
-        Options(batch_invariant=args.batch_invariant, kv_f32=args.kv_type == "f32"),
-        block_size=args.block_size,
-        num_blocks=args.num_blocks,
-        max_running=args.max_running,
-        max_queue=args.max_queue,
-        token_budget=args.token_budget,
-        prefix_cache=not args.no_prefix_cache,
-    )
-    return llm, args.served_model_name or (args.model if built_in else path.stem)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,5 +1,6 @@
 """The full-screen terminal: choose a model, chat, and watch the engine (the [tui] extra)."""
 
+import argparse
 import asyncio
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tinyrvllm import hub
+from tinyrvllm.cli.flags import device_options, open_llm, sampling_params
 from tinyrvllm.engine.request import Delta
 from tinyrvllm.engine.sampler import SamplingParams
 from tinyrvllm.errors import TinyrvllmError
@@ -89,13 +91,28 @@ class TerminalUI(App[None]):
         self.llm: LLM | None = None
         self.stream: Stream | None = None
         self._rate = Rate()
+        self._talk = VerticalScroll(id="log")
+        self._field = Input(placeholder="Ask something", disabled=True)
+        self._panel = Static(id="engine")
+
+    @classmethod
+    def of_flags(cls, args: argparse.Namespace) -> "TerminalUI":
+        """What generate --tui runs. Raises TinyrvllmError for a mistake in the flags."""
+        if not args.tui.expanduser().is_dir():
+            raise TinyrvllmError(f"--tui: expected a folder with models, found {args.tui}")
+        device_options(args)
+
+        def open_model(name: str) -> "LLM":
+            return open_llm(hub.resolve(name), args)
+
+        return cls(args.tui, open_model, sampling_params(args), args.system)
 
     def compose(self) -> ComposeResult:
         with Horizontal():
             with Vertical(id="chat"):
-                yield VerticalScroll(id="log")
-                yield Input(placeholder="Ask something", disabled=True)
-            yield Static(id="engine")
+                yield self._talk
+                yield self._field
+            yield self._panel
         yield Footer()
 
     def on_mount(self) -> None:
@@ -133,18 +150,17 @@ class TerminalUI(App[None]):
         self.llm, self.sub_title = llm, name
         self.action_reset()
         self.say(f"{name} is ready", "note")
-        field = self.query_one(Input)
-        field.disabled = False
-        field.focus()
+        self._field.disabled = False
+        self._field.focus()
 
     # ---- chat
 
     def say(self, text: str, kind: str) -> Static:
         """A paragraph at the end of the conversation."""
-        log = self.query_one("#log", VerticalScroll)
         paragraph = Static(text, classes=kind, markup=False)
-        log.mount(paragraph)
-        log.scroll_end(animate=False)
+        if self._talk.is_attached:  # not while the program ends
+            self._talk.mount(paragraph)
+            self._talk.scroll_end(animate=False)
         return paragraph
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -157,7 +173,8 @@ class TerminalUI(App[None]):
         """Streams the answer to a message."""
         assert self.llm is not None
         self.say(f"> {text}", "user")
-        asked = [*self.messages, {"role": "user", "content": text}]
+        before = self.messages
+        asked = [*before, {"role": "user", "content": text}]
         arrived: asyncio.Queue[Delta] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -175,8 +192,10 @@ class TerminalUI(App[None]):
             while not reason:
                 delta = await arrived.get()
                 said, reason = said + delta.text, delta.finish_reason
+                if not arrived.empty():
+                    continue  # drawn with what came since
                 paragraph.update(Text(said))
-                self.query_one("#log", VerticalScroll).scroll_end(animate=False)
+                self._talk.scroll_end(animate=False)
                 if delta.error:
                     self.say(delta.error, "error")
         finally:
@@ -184,7 +203,8 @@ class TerminalUI(App[None]):
             self.stream = None
         if reason == "abort":
             self.say("(stopped)", "note")
-        self.messages = [*asked, {"role": "assistant", "content": said}]
+        if self.messages is before:  # no new conversation was begun meanwhile
+            self.messages = [*asked, {"role": "assistant", "content": said}]
 
     def action_stop(self) -> None:
         if self.stream:
@@ -193,7 +213,7 @@ class TerminalUI(App[None]):
     def action_reset(self) -> None:
         self.action_stop()
         self.messages = list(self.opening)
-        self.query_one("#log", VerticalScroll).remove_children()
+        self._talk.remove_children()
 
     # ---- the engine
 
@@ -201,9 +221,7 @@ class TerminalUI(App[None]):
         if self.llm:
             snapshot: dict[str, Any] = self.llm.snapshot()
             rate = self._rate.add(snapshot["totals"]["generation_tokens"])
-            self.query_one("#engine", Static).update(
-                engine_panel(snapshot, list(self.llm.events()), rate)
-            )
+            self._panel.update(engine_panel(snapshot, self.llm.events(), rate))
 
 
 class Rate:

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +25,14 @@ from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HANG_SECONDS = 300
+# Puts two pipes where Chromium wants them, whatever numbers they have, and becomes it.
+BECOME = """
+import fcntl, os, sys
+reads, writes = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(reads, 3)
+os.dup2(writes, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_chromium() -> str | None:
@@ -39,10 +48,8 @@ class Browser:
         command_read, self._out = os.pipe()
         self._in, event_write = os.pipe()
         self._process = subprocess.Popen(
-            # The shell puts the pipes where Chromium wants them, whatever numbers they have here.
             [
-                "/bin/sh", "-c", f'exec "$@" 3<&{command_read} 4>&{event_write}', "sh",
-                program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                sys.executable, "-c", BECOME, str(command_read), str(event_write), program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                 "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run",
                 "--disable-background-networking", f"--user-data-dir={self._folder.name}",
                 f"--window-size={width},{height}",

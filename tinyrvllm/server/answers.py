@@ -12,8 +12,9 @@ from tinyrvllm.engine.llm import LLM, Stream
 from tinyrvllm.engine.request import Delta, QueueFull
 from tinyrvllm.engine.sampler import SamplingParams, TokenLogprobs
 from tinyrvllm.errors import TinyrvllmError
+from tinyrvllm.server.body import APIError
 from tinyrvllm.server.metrics import Metrics
-from tinyrvllm.server.protocol import APIError, named_error
+from tinyrvllm.server.protocol import named_error
 
 Arrived = asyncio.Queue[tuple[int, float, Delta]]  # index of the answer, seconds, what it got
 

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from tinyrvllm.engine.llm import LLM
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.server.answers import Answers
+from tinyrvllm.server.body import APIError, Body
 from tinyrvllm.server.http import (
     EventStream,
     KeyCheck,
@@ -32,9 +33,7 @@ from tinyrvllm.server.http import (
 from tinyrvllm.server.metrics import CONTENT_TYPE, Metrics
 from tinyrvllm.server.protocol import (
     MAX_CHOICES,
-    APIError,
     Asked,
-    Body,
     read_chat,
     read_completion,
     read_messages,

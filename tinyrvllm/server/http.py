@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinyrvllm.server.answers import Answers
-from tinyrvllm.server.protocol import APIError, Body, parse
+from tinyrvllm.server.body import APIError, Body, parse
 
 OPEN_PATHS: Final = ("/", "/health")  # what needs no API key: the page asks for it
 
