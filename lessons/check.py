@@ -7,10 +7,11 @@ with its line. Needs no GPU and no Mac: kernels run on the checking software dev
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Result:
     report: str  # what is wrong, the first line starting with FILE:LINE; "" when it passes
     line: int = 0
     cost: str = ""  # the table, when it passes
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)  # "yours", "ours": its numbers
 
 
 def judged(task: Task, path: Path, seed: int = judge.SEED) -> Result:
@@ -58,8 +60,9 @@ def judged(task: Task, path: Path, seed: int = judge.SEED) -> Result:
     except judge.Wrong as found:
         return Result(exercise, shown(path), False, str(found), found.line)
     title, ours = our_cost(task)
-    table = cost.table(cost.cost(judging.run(cases[0]).log), ours, title)
-    return Result(exercise, shown(path), True, "", cost=table)
+    yours = cost.cost(judging.run(cases[0]).log)
+    costs = {"yours": asdict(yours), "ours": asdict(ours)}
+    return Result(exercise, shown(path), True, "", 0, cost.table(yours, ours, title), costs)
 
 
 @cache
@@ -130,6 +133,11 @@ def parser() -> argparse.ArgumentParser:
     add("--solutions", action="store_true", help="judge our solutions instead of your answers")
     add("--mutants", action="store_true", help="judge our collection of wrong answers")
     add("--file", type=Path, metavar="FILE", help="your answer, where it is not the stub")
+    add(
+        "--answers", type=Path, metavar="DIR",
+        help="a folder of answers, DIR/05/rmsnorm.metal and so on, instead of lessons/exercises",
+    )  # fmt: skip
+    add("--start", type=Path, metavar="DIR", help="copy the stubs to such a folder, and end")
     add("--hint", type=int, metavar="N", help="show the task and its first N hints; judge nothing")
     add("--seed", type=int, default=judge.SEED, help="of the random inputs (default: %(default)s)")
     add("--limit", type=float, default=300, metavar="S", help="seconds an answer (default: 300)")
@@ -173,6 +181,18 @@ def print_mutant(mutant: wrong.Mutant) -> bool:
     return right
 
 
+def start(folder: Path, found: list[Task]) -> None:
+    """Copies stubs to a folder of answers. What is there already stays as it is."""
+    for task in found:
+        path = task.answer(folder)
+        if path.exists():
+            print(f"kept  {shown(path)}")
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(task.stub, path)
+        print(f"made  {shown(path)}")
+
+
 def contents() -> str:
     """The list of all exercises."""
     lines = ["exercise         your file"]
@@ -185,6 +205,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns its exit status."""
     args = parser().parse_args(arguments)
     try:
+        if args.start:
+            start(args.start, chosen(args) if args.lesson else all_tasks())
+            return 0
         if args.lesson is None and not args.all:
             print(contents())
             return 0
@@ -202,12 +225,14 @@ def main(arguments: list[str] | None = None) -> int:
                 for mutant in wrong.mutants(task):
                     passed = print_mutant(mutant) and passed
                 continue
-            path = args.file or (task.solution if args.solutions else task.stub)
-            result = (
-                judged(task, path, args.seed)
-                if args.here
-                else judged_apart(task, path, args.seed, args.limit)
-            )
+            path = args.file or (task.solution if args.solutions else task.answer(args.answers))
+            if not path.is_file():
+                report = f"{path.name}:1: no answer: expected a file {shown(path)}"
+                result = Result(f"{task.number} {task.name}", shown(path), False, report, 1)
+            elif args.here:
+                result = judged(task, path, args.seed)
+            else:
+                result = judged_apart(task, path, args.seed, args.limit)
             text = json.dumps(asdict(result)) if args.json else text_of(result, task) + "\n"
             print(text, flush=True)
             passed = passed and result.passed

@@ -92,7 +92,11 @@ class Task:
 
     @property
     def stub(self) -> Path:
-        return EXERCISES / self.number / f"{self.name}{self.suffix}"
+        return self.answer()
+
+    def answer(self, folder: Path | None = None) -> Path:
+        """Where the answer lies in a folder of answers; by default it takes the stub's place."""
+        return (folder or EXERCISES) / self.number / f"{self.name}{self.suffix}"
 
     @property
     def solution(self) -> Path:

@@ -89,6 +89,19 @@ def test_a_file_elsewhere_and_json(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "pass  03 gate" in capsys.readouterr().out
 
 
+def test_a_folder_of_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["03", "--start", str(tmp_path)]) == 0
+    answer(tmp_path, "03/gate.metal", "", "")
+    assert check.main(["03", "--start", str(tmp_path)]) == 0
+    assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["made ", "kept "]
+    arguments = ["--answers", str(tmp_path), "--json", "--here"]
+    assert check.main(["03", *arguments]) == 0
+    costs = json.loads(capsys.readouterr().out)["costs"]
+    assert costs["yours"] == costs["ours"] and costs["ours"]["bytes_written"] == 4000
+    assert check.main(["04", *arguments]) == 1
+    assert "no answer: expected a file" in json.loads(capsys.readouterr().out)["report"]
+
+
 def test_hints_and_contents(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["05", "rmsnorm", "--hint", "1"]) == 0
     text = capsys.readouterr().out
