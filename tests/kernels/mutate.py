@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 import tinyrvllm
+from tests.kernels.test_table import CHECKED
 from tinyrvllm.kernels import shapes
 from tinyrvllm.kernels.cases import Case, prepare
 from tinyrvllm.kernels.launch import run
@@ -56,9 +57,7 @@ RULES = {  # what to look for, what to put there
     "edge": (r" ([<>])= (?=[\w(])", r" \1 "),
     "stride": (SIZE, r"(\1 + 1)"),
 }
-# Cases of a kernel, spread over its part of the table. The checking device needs few of them to see
-# a race or a stray access, and ten times as long for each.
-CASES = {"soft": 16, "soft:check": 4}
+CASES = 16  # of a kernel at least, spread over its part of the table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,19 +87,22 @@ def mutants(shader: str) -> list[Mutant]:
     return found
 
 
-def cases_of(shader: str, count: int) -> list[Case]:
-    """About `count` cases for each kernel of the shader, spread over the table."""
+def cases_of(shader: str, device_name: str) -> list[Case]:
+    """A few cases for each kernel of the shader; on the checking device, those of `make test`."""
     chosen = []
     for kernel in KERNELS[shader]:
-        all_cases = [c for c in shapes.TABLE if c.kernel == kernel]
-        chosen += all_cases[:: max(1, len(all_cases) // count)]
+        if device_name == "soft:check":
+            chosen += [c for c in CHECKED if c.kernel == kernel]
+        else:
+            all_cases = [c for c in shapes.TABLE if c.kernel == kernel]
+            chosen += all_cases[:: max(1, len(all_cases) // CASES)]
     return chosen
 
 
 def survives(shader: str, directory: Path, device_name: str) -> bool:
     """Whether every case passes with the shaders of a directory."""
     with open_device(device_name) as device:
-        for case in cases_of(shader, CASES[device_name]):
+        for case in cases_of(shader, device_name):
             prepared = prepare(case, device, np.random.default_rng(0))
             launches = [
                 dataclasses.replace(launch, shader=str(directory / f"{launch.shader}.metal"))

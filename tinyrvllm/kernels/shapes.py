@@ -108,6 +108,7 @@ def _attentions() -> list[Case]:
         case("attend_one", contexts=(50, 3), heads=14, kv_heads=2, head_dim=18, f32=True, softcap=5.0),
         case("attend_one", contexts=(40, 41), heads=3, kv_heads=3, head_dim=7, block_size=8),
         case("attend_one", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
+        case("attend_one", contexts=(1100,), heads=2, kv_heads=1, head_dim=16, f32=True, magnitude=1e3),
         case("attend_tile", contexts=(33, 100, 5), queries=(33, 50, 1), **smollm),
         case("attend_tile", contexts=(100, 40), queries=(50, 7), **smollm, window=20),
         case("attend_tile", contexts=(60,), queries=(60,), **smollm, f32=True),
