@@ -46,3 +46,17 @@ kernel void unfused(device const float *x [[buffer(0)]], device float *y [[buffe
                     uint i [[thread_position_in_grid]]) {
     y[i] = x[0] * x[1] + x[2];
 }
+
+// An argument buffer: addresses of other buffers lie in it.
+struct Tables {
+    device const uint *order;
+    device float *values;
+    uint count;
+};
+kernel void permute(constant Tables &tables [[buffer(0)]], device float *out [[buffer(1)]],
+                    uint i [[thread_position_in_grid]]) {
+    if (i < tables.count) out[i] = tables.values[tables.order[i]];
+}
+kernel void fill(constant Tables &tables [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    if (i < tables.count) tables.values[i] = 7;
+}

@@ -22,6 +22,7 @@ class Param:
     access: str = "read"
     type: str = "device float*"
     function_constant: str | None = None
+    holds_addresses: bool = False
 
 
 @dataclass

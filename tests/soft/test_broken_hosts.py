@@ -485,8 +485,8 @@ MUTANTS = {
     ),
     "encoder not retained": (
         "command.py",
-        "objc.send.retain(self.send.new_encoder(commands.handle, kind))",
-        "self.send.new_encoder(commands.handle, kind)",
+        "super().__init__(objc, objc.send.retain(handle))",
+        "super().__init__(objc, handle)",
     ),
     "command buffer not retained": (
         "command.py",
@@ -589,7 +589,7 @@ MUTANTS = {
     ),
     "language too new": ("library.py", "minor = 2 if system >= (15, 0)", "minor = 2 if True"),
     "maths mode on macOS 14": ("library.py", "if system >= (15, 0):", "if True:"),
-    "queue leaks": ("device.py", "        self.queue.close()\n", ""),
+    "queue leaks": ("device.py", "            self.queue.close()\n", "            pass\n"),
     "text not terminated": (
         "objc.py", 'ffi.new("char[]", text.encode())', 'ffi.from_buffer(text.encode() + b"junk")',
     ),
@@ -606,15 +606,15 @@ MUTANTS = {
     "wrong sign in the table": ("api.tsv", "supportsFamily:\tinstance\tB\tq",
                                 "supportsFamily:\tinstance\tB\tQ"),
     "replay without its buffers": (
-        "indirect.py", "        send.use(handle, handles, len(handles), usage)", "        pass",
+        "indirect.py", "        encoder.use(*self._buffers)", "        pass",
     ),
     "replay without its pipelines": ("indirect.py", "if self._set_first:", "if False:"),
     "replay without barriers": ("indirect.py", "            if barrier:", "            if False:"),
     "replay of too little": (
         "indirect.py", "(0, self.count))", "(0, self.count - 1))",
     ),
-    "replayed buffers not in flight": (
-        "indirect.py", "        encoder.commands.buffers.update(self._buffers)\n", "",
+    "used buffers not in flight": (
+        "command.py", "        self.commands.buffers.update(buffers)\n", "",
     ),
     "pipeline not for replays": (
         "library.py", "send.set_indirect(descriptor.handle, indirect)",

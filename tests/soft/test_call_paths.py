@@ -151,6 +151,73 @@ CASES: dict[str, tuple[str, str, np.ndarray]] = {
         " : apply([](uint v) { return simd_sum(v); }, 2);"),
         BOTH_SIDES,
     ),
+    "value_and_call": (  # a function that is a value somewhere loses its place everywhere
+        ("uint total(uint v) { return simd_sum(v); }\n"
+        "template <typename F> uint apply(F f, uint v) { return f(v); }"),
+        "r = i < 8 ? total(1) : total(2); r += apply(total, 100);",
+        BOTH_SIDES + 3200,
+    ),
+    "parameter_called_twice": (
+        ("uint total(uint v) { return simd_sum(v); }\n"
+        "template <typename F> uint twice(F f, uint v) { return v < 2 ? f(v) : f(v); }"),
+        "r = twice(total, i < 8 ? 1 : 2);",
+        BOTH_SIDES,
+    ),
+    "place_of_a_value": (  # its text stands behind the operation that follows its call
+        ("template <typename F> uint outer(F f, uint i) {\n"
+        "uint x = 2; if (i < 8) x = f(1u); return simd_sum(x); }\n"
+        "uint total(uint v) { return simd_sum(v); }"),
+        "r = outer(total, i);",
+        np.full(32, 8 * 8 + 24 * 2),
+    ),
+    "function_in_a_variable": (
+        "uint total(uint v) { return simd_sum(v); }",
+        "auto f = total; r = i < 8 ? f(1) : f(2);",
+        BOTH_SIDES,
+    ),
+    "lambda_that_is_returned": (
+        "auto make() { return [](uint v) { return simd_sum(v); }; }",
+        "auto f = make(); r = i < 8 ? f(1) : f(2);",
+        BOTH_SIDES,
+    ),
+    "functor_of_a_template_type": (
+        ("struct Sum { template <typename T> T operator()(T v) const { return simd_sum(v); } };\n"
+        "template <typename Op, typename T> T with(T v) { Op op; return op(v); }\n"
+        "template <typename Op, typename T> T made(T v) { return Op()(v); }\n"
+        "template <typename Op> struct Kept { Op op; uint run(uint v) { return op(v); } };"),
+        ("Kept<Sum> kept; r = i < 4 ? with<Sum>(1u) : i < 8 ? with<Sum>(2u) : i < 12\n"
+        "? made<Sum>(3u) : i < 16 ? made<Sum>(4u) : i < 24 ? kept.run(5u) : kept.run(6u);"),
+        np.repeat([4, 8, 12, 16, 40, 40, 48, 48], 4),
+    ),
+    "constructor_of_a_template_type": (
+        ("struct Sum { uint r; Sum(uint v) { r = simd_sum(v); } };\n"
+        "template <typename S> uint with(uint v) { S s(v); return s.r; }"),
+        "r = i < 8 ? with<Sum>(1) : with<Sum>(2);",
+        BOTH_SIDES,
+    ),
+    "function_as_template_argument": (
+        ("uint total(uint v) { return simd_sum(v); }\n"
+        "template <uint F(uint)> uint apply(uint v) { return F(v); }\n"
+        "template <uint (*F)(uint)> struct Kept { uint run(uint v) { return F(v); } };"),
+        "Kept<total> k; r = i < 8 ? apply<total>(1) : i < 16 ? apply<total>(2) : k.run(3);",
+        np.repeat([8, 16, 48, 48], 8),
+    ),
+    "in_an_argument": (
+        "",
+        "r = simd_sum(i < 8 ? simd_sum(1u) : 2u);",
+        np.full(32, 8 * 8 + 24 * 2),
+    ),
+    "in_an_argument_of_a_function": (
+        "uint total(uint v) { return simd_sum(v); }\nuint some(uint v) { return v > 1 ? total(v) : v; }",
+        "r = total(\n(i < 8 ? total(1)\n: 2)); r += simd_sum(1u) + total(some(i < 8 ? 1 : 2));",
+        np.full(32, 8 * 8 + 24 * 2 + 32 + 8 + 24 * 48),
+    ),
+    "in_an_argument_of_a_value": (
+        ("uint total(uint v) { return simd_sum(v); }\n"
+        "template <typename F> uint apply(F f, uint i) { return f(i < 8 ? f(1u) : 2u); }"),
+        "r = apply(total, i);",
+        np.full(32, 8 * 8 + 24 * 2),
+    ),
     "variables_of_the_same_name": (
         ("uint total(uint v) { return simd_sum(v); }\n"
         "uint other(uint v) { uint total(v + 0); total += 1; return max(total, 0u); }"),
@@ -244,11 +311,11 @@ def test_barriers_in_functions(check: bool, threads: int) -> None:
     "source",
     [
         "struct Add { uint x; uint operator+(uint v) const { return simd_sum(v + x); } };",
-        ("uint total(uint v) { return simd_sum(v); }\n"
-        "template <typename F> uint twice(F f, uint v) { return v < 1 ? f(v) : f(v + 1); }\n"
-        "kernel void k(device uint *out) { out[0] = twice(total, 1); }"),
+        "struct Sum { uint r; Sum(uint v) : r(simd_sum(v)) {} };",
+        ("kernel void k(device float *p, uint i [[thread_index_in_simdgroup]]) {\n"
+        "simdgroup_float8x8 m; simdgroup_load(m, p + (i < 8 ? simd_sum(1u) : 2u)); }"),
     ],
-    ids=["operator", "parameter_called_twice"],
+    ids=["operator", "initializer", "argument_of_a_matrix_operation"],
 )
 def test_what_would_lose_its_place_is_refused(source: str) -> None:
     with pytest.raises(MSLError, match="not supported by the software device"):

@@ -28,7 +28,7 @@ def test_compile_json(capsys: pytest.CaptureFixture[str]) -> None:
     add, scale, *_ = json.loads(capsys.readouterr().out)["kernels"]
     assert add["params"][2] == {
         "name": "sum", "kind": "buffer", "index": 2, "access": "read_write",
-        "type": "device float*", "function_constant": None,
+        "type": "device float*", "function_constant": None, "holds_addresses": False,
     }  # fmt: skip
     assert scale["function_constants"] == {
         "0": {"name": "factor", "type": "float", "required": True},

@@ -69,6 +69,32 @@ TRUTHS = {
     "less": ("a < b", lambda a, b: a < b),
     "comparison_as_number": ("float4(a < b) == 1.0f", lambda a, b: a < b),
     "equal": ("a == b || isnan(a)", lambda a, b: a == b),
+    # A comparison is a bool vector, whatever is done with it: true is 1.
+    "variable_as_number": ("auto m = a < b; t = float4(m) == 1.0f;", lambda a, b: a < b),
+    "argument_as_number": ("numbers(a < b) == 1.0f", lambda a, b: a < b),
+    "result_as_number": ("uint4(smaller(a, b)) == 1u", lambda a, b: a < b),
+    "sum_of_truths": (
+        "bool4(float((a < b).x) + (a < b)[1] == a.x - a.x + select(0, 1, a.x < b.x) + (a.y < b.y))",
+        lambda a, b: np.ones(a.shape, bool),
+    ),
+    "both_as_number": ("auto m = a < b && b > 1.0f; t = half4(m) == 1.0h;", lambda a, b: (a < b) & (b > 1)),
+    "not_as_number": ("auto m = !(a < b); t = float4(m) * 2.0f == 2.0f;", lambda a, b: a >= b),
+    "cast_to_number": ("(int4)(a < b) == 1", lambda a, b: a < b),
+    "compared_truths": ("(a < b) == (b > 1.0f)", lambda a, b: (a < b) == (b > 1)),
+    "in_brackets": (
+        (
+            "int p[2] = {0, 1}; int q[2] = {1, 0}; t = bool4(p[q[0]] > p[q[p[0]]], a[p[0]] < b[0], "
+            "p[1] == 1, vec<int, 2>(p[0], 1).y < 2);"
+        ),
+        lambda a, b: np.c_[a[:, 0] > 99, a[:, 0] < b[:, 0], a[:, 0] < 99, a[:, 0] < 99],
+    ),
+    "shifted": ("uint4 u = uint4(1); t = (u << 2 >> 1) == 2u & a < b;", lambda a, b: a < b),
+    "bool_swizzle": ("bool4 m = a < b; t = m.wzyx;", lambda a, b: (a < b)[:, ::-1]),
+    "bool_swizzle_colours": ("bool4 m = a < b; t = bool4(m.rg, (a < b).ba);", lambda a, b: a < b),
+    "bool_write_swizzle": (
+        "bool4 m = a < b; bool3 n = m.xxx; m.xz = m.yw; m.ga = n.xy; t = m;",
+        lambda a, b: (a < b)[:, [1, 0, 3, 0]],
+    ),
     "both": ("(a < b) && !(a == b)", lambda a, b: a < b),
     "stored": (
         "bool4(a.x < b.x, true, a.z < b.z, false)",
@@ -92,13 +118,22 @@ TRUTHS = {
 }
 
 
+PRELUDE = """
+typedef float4 four;
+template <class T> T doubled(T v) { return T(2) * v; }
+template <class T> float4 numbers(T v) { return float4(v); }
+auto smaller(float4 a, float4 b) { return a < b; }
+"""
+
+
 @pytest.fixture(scope="module")
 def vectors() -> Cases:
-    cases = Cases("typedef float4 four; template <class T> T doubled(T v) { return T(2) * v; }\n")
+    cases = Cases(PRELUDE)
     for name, (result, types, code, _) in VALUES.items():
         cases.add(name, result, types, code)
     for name, (code, _) in TRUTHS.items():
-        cases.add(name, "bool4", ("float4", "float4"), f"bool4 t = {code}; r = t;")
+        code = f"bool4 t; {code} r = t;" if ";" in code else f"bool4 t = {code}; r = t;"
+        cases.add(name, "bool4", ("float4", "float4"), code)
     cases.add("alias", "float4", ("float",), "doubled(four(a, half2(a), 1))")
     cases.add("bool_to_float", "float4", ("float4",), "bool4 t = a < 0; r = float4(t);")
     cases.add("bool3_in_memory", "float", ("bool3",), "a.x + 2 * a.y + 4 * a.z")
@@ -107,6 +142,9 @@ def vectors() -> Cases:
         cases.add(f"packed_{t}", p, (p, p), f"({t}3(a) + b) * a - b / {t}3(2)")
         cases.add(
             f"packed_{t}_parts", f"{t}4", (p,), f"a[1] = a.x + a.z; a += a; r = {t}4(a, a.y);"
+        )
+        cases.add(
+            f"packed_{t}_swizzles", f"{t}4", (p,), f"a.zx = a.xy; a.g += a.b; r = {t}4(a.bgr, a.yy.x);"
         )
     cases.add("packed_float2", "packed_float2", ("packed_float2", "float"), "a.yx * b")
     for name in ROUND_TRIP:
@@ -230,6 +268,10 @@ def test_packed_vectors(vectors: Cases) -> None:
         half_b = b // 2 if t == "int" else b / KINDS[t](2)
         assert np.array_equal(_run(vectors, f"packed_{t}", a, b), (a + b) * a - half_b)
         middle = (a[:, 0] + a[:, 2]) * 2
+        moved = np.c_[a[:, 1], a[:, 1] + a[:, 0], a[:, 0]]  # a.zx = a.xy; a.y += a.z
+        assert np.array_equal(
+            _run(vectors, f"packed_{t}_swizzles", a), np.c_[moved[:, ::-1], moved[:, 1]]
+        )
         assert np.array_equal(
             _run(vectors, f"packed_{t}_parts", a), np.c_[a[:, 0] * 2, middle, a[:, 2] * 2, middle]
         )

@@ -16,6 +16,7 @@ MESSAGES = declare(
     with_length="MTLDevice newBufferWithLength:options:",
     with_memory="MTLDevice newBufferWithBytesNoCopy:length:options:deallocator:",
     contents="MTLBuffer contents",
+    gpu_address="MTLBuffer gpuAddress",
     set_label="MTLResource setLabel:",
 )
 
@@ -58,6 +59,7 @@ class Buffer:
         self.label = label
         self.in_flight = 0  # committed command buffers that use it and were not waited for
         objc, send = device.objc, device.objc.messages(MESSAGES)
+        self._send = send
         shared = MTLResourceStorageModeShared
         with objc.pool():
             if wrapped is None:
@@ -78,6 +80,14 @@ class Buffer:
         if self._memory is None:
             raise MetalError(f"buffer {self.label!r} is closed and cannot be used")
         return self._memory.handle
+
+    @property
+    def gpu_address(self) -> int:
+        """Where kernels find it (macOS 13): to be stored in another buffer, an argument buffer.
+
+        A dispatch whose kernel follows it needs `Encoder.use`.
+        """
+        return self._send.gpu_address(self.handle)
 
     def numpy(
         self, dtype: DTypeLike = np.uint8, shape: tuple[int, ...] | None = None, offset: int = 0

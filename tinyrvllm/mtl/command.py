@@ -36,6 +36,7 @@ MESSAGES = declare(
     dispatch="MTLComputeCommandEncoder dispatchThreadgroups:threadsPerThreadgroup:",
     barrier="MTLComputeCommandEncoder memoryBarrierWithScope:",
     barrier_on="MTLComputeCommandEncoder memoryBarrierWithResources:count:",
+    use="MTLComputeCommandEncoder useResources:count:usage:",
     end="MTLCommandEncoder endEncoding",
 )
 MAX_CONSTANTS = 4096  # bytes that setBytes takes; more belongs in a buffer
@@ -55,8 +56,12 @@ class Encoder(Owned):
             raise MetalError(f"command buffer {commands.label!r} is {state}; it takes no encoder")
         objc, self.send = commands.objc, commands.send
         kind = api.MTLDispatchTypeConcurrent if concurrent else api.MTLDispatchTypeSerial
-        handle = objc.send.retain(self.send.new_encoder(commands.handle, kind))
-        super().__init__(objc, handle)
+        handle = self.send.new_encoder(commands.handle, kind)
+        try:
+            super().__init__(objc, objc.send.retain(handle))
+        except BaseException:  # Ctrl-C: what is not ended would abort the process
+            self.send.end(handle)
+            raise
         self.label = commands.label
         self.commands = commands
         self.concurrent = concurrent
@@ -110,6 +115,13 @@ class Encoder(Owned):
             self.send.barrier_on(self.handle, handles, len(buffers))
         else:
             self.send.barrier(self.handle, api.MTLBarrierScopeBuffers)
+
+    def use(self, *buffers: Buffer) -> None:
+        """Later dispatches may reach these by address (`Buffer.gpu_address`), and write to them."""
+        handles = ffi.new("id[]", [buffer.handle for buffer in buffers])
+        usage = api.MTLResourceUsageRead | api.MTLResourceUsageWrite
+        self.send.use(self.handle, handles, len(handles), usage)
+        self.commands.buffers.update(buffers)
 
     def close(self) -> None:
         """Ends encoding; the encoder takes nothing more."""

@@ -52,14 +52,14 @@ class Device(Owned):
     """An MTLDevice and its command queue. Close it, or use it in a `with` block."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self._libraries: dict[str | tuple[str, str], Library] = {}
+        self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
+        self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None
         super().__init__(ObjC(runtime), runtime.default_device())
         send = self.objc.messages(MESSAGES)
         self.messages = self.objc.messages(COMMAND_MESSAGES)  # bound once: commands are made often
         self.lock = threading.Lock()  # for what threads share: who is using which buffer
-        self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
-        self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None
         self.buffers_made = 0
-        self._libraries: dict[str | tuple[str, str], Library] = {}
         self.queue = Owned(self.objc, send.new_queue(self.handle))
         with self.objc.pool():
             self.name = self.label = self.objc.text(send.name(self.handle))
@@ -139,7 +139,8 @@ class Device(Owned):
         for library in self._libraries.values():
             library.close()
         self._libraries.clear()
-        self.queue.close()
+        if hasattr(self, "queue"):  # Ctrl-C may come before there is one
+            self.queue.close()
         for report in (self.profile, self.timing):
             if report is not None:
                 report.print()

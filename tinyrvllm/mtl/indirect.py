@@ -33,7 +33,6 @@ MESSAGES = declare(
     set_threadgroup_memory="MTLIndirectComputeCommand setThreadgroupMemoryLength:atIndex:",
     set_barrier="MTLIndirectComputeCommand setBarrier",
     dispatch=("MTLIndirectComputeCommand concurrentDispatchThreadgroups:threadsPerThreadgroup:"),
-    use="MTLComputeCommandEncoder useResources:count:usage:",
     execute="MTLComputeCommandEncoder executeCommandsInBuffer:withRange:",
     set_encoder_pipeline="MTLComputeCommandEncoder setComputePipelineState:",
     dispatch_now="MTLComputeCommandEncoder dispatchThreadgroups:threadsPerThreadgroup:",
@@ -119,11 +118,8 @@ class IndirectCommands(Owned):
             for pipeline in self._pipelines:
                 send.set_encoder_pipeline(handle, pipeline.handle)
                 send.dispatch_now(handle, NOTHING, NOTHING)
-        handles = ffi.new("id[]", [buffer.handle for buffer in self._buffers])
-        usage = api.MTLResourceUsageRead | api.MTLResourceUsageWrite
-        send.use(handle, handles, len(handles), usage)  # for hazards, whatever is resident
+        encoder.use(*self._buffers)  # for hazards, whatever is resident
         send.execute(handle, self.handle, (0, self.count))
-        encoder.commands.buffers.update(self._buffers)
         encoder.commands.dispatches += self.count
 
 

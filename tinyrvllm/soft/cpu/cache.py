@@ -1,9 +1,11 @@
 """Compiled things on disk, by key: two processes may write at once, a damaged entry is rebuilt."""
 
+import functools
 import hashlib
 import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 
@@ -41,12 +43,32 @@ def get(name: str) -> Path | None:
 
 
 def put(name: str, content: bytes) -> Path:
-    """Stores `content`; a reader sees the old entry or the new one, never a part."""
-    path = directory() / name
+    """Stores `content`; a reader sees the old entry or the new one, never a part.
+
+    Where the directory takes nothing, full or not ours, a folder of this process does, with a
+    warning. Raises OSError where that one does not either.
+    """
+    try:
+        return _store(directory() / name, content)
+    except OSError as error:
+        warnings.warn(
+            f"compiled kernels cannot be kept, and are compiled anew next time: {error}. Free some "
+            "space, or set TINYRVLLM_CACHE to a folder that can be written",
+            stacklevel=2,
+        )
+        return _store(Path(_own_folder().name) / name, content)
+
+
+def _store(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, content)
     _replace(_sum(path), hashlib.sha256(content).hexdigest().encode())
     return path
+
+
+@functools.cache
+def _own_folder() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="tinyrvllm-", ignore_cleanup_errors=True)
 
 
 def _sum(path: Path) -> Path:
@@ -55,11 +77,13 @@ def _sum(path: Path) -> Path:
 
 def _replace(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
     try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.replace(temporary, path)
-    except PermissionError:  # Windows: another process has the same entry loaded
+    except OSError as error:
         os.unlink(temporary)
-        if path.read_bytes() != content:
+        # Windows: another process may have the same entry loaded.
+        same = isinstance(error, PermissionError) and path.exists() and path.read_bytes() == content
+        if not same:
             raise

@@ -36,7 +36,7 @@ FLAGS = (
     *LANGUAGE,
     *shlex.split("""-O2 -fPIC -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math -ffp-contract=off
     -fno-lax-vector-conversions -fno-sanitize=undefined -fvisibility=hidden -fno-stack-protector
-    -fno-strict-aliasing -fno-threadsafe-statics -fsigned-char -Xclang -ffloat16-excess-precision=none
+    -fno-strict-aliasing -fdeclspec -fno-threadsafe-statics -fsigned-char -Xclang -ffloat16-excess-precision=none
     -Wall -Wno-unused -Wno-unknown-pragmas -Wno-unknown-attributes -Wno-vla-cxx-extension
     -Wno-undefined-internal -Wno-undefined-inline"""),
     f"-Wframe-larger-than={FRAME_BYTES}",
@@ -73,6 +73,8 @@ class Compiler:
             flags.append("-march=x86-64-v3")  # AVX2 and conversions of half
         if processor.startswith(("x86_64", "amd64")):
             flags.append("-mno-red-zone")  # fiber.h pushes onto the stack
+            # The instructions from float to bfloat take subnormals for zeros.
+            flags += ["-mno-avx512bf16", "-mno-avxneconvert"]
         if self.system == "windows":
             flags += ["-D_WIN32", "-mno-stack-arg-probe"]  # a fiber's stack needs no probing
         return tuple(flags)

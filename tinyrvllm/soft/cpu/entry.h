@@ -16,19 +16,31 @@
 #ifdef MSL_AS
 #define MSL_FROM
 #define MSL_FROM_AND
+#define MSL_FROM_AT_AND(site)
 #define MSL_CALLER
 #define MSL_CALLER_AND
 #define MSL_CALLER_LAST
 #define MSL_AND_CALLER_LAST
+#define MSL_AND_BEHIND
 #define MSL_ENTER (void)0
+#define MSL_CALLING (void)0
+#define MSL_ROUNDS(name)
+#define MSL_NEXT(name) (void)0
+#define MSL_LAST(name) (void)0
 #else
 #define MSL_FROM msl::From()
 #define MSL_FROM_AND msl::From(),
+#define MSL_FROM_AT_AND(site) msl::From(site),
 #define MSL_CALLER msl::From msl_from
 #define MSL_CALLER_AND msl::From msl_from,
-#define MSL_CALLER_LAST msl::From msl_from = __builtin_LINE() * 2048u + __builtin_COLUMN()
+#define MSL_CALLER_LAST msl::From msl_from = MSL_HERE
 #define MSL_AND_CALLER_LAST , MSL_CALLER_LAST
+#define MSL_AND_BEHIND , msl::From()  // its place is behind its arguments
 #define MSL_ENTER msl::Call msl_call(msl_from)
+#define MSL_CALLING msl::Call msl_calling{msl::From()}  // of what does not take a place (msl/events.py)
+#define MSL_ROUNDS(name) msl::Rounds name{msl::From()}  // of a loop (msl/rounds.py)
+#define MSL_NEXT(name) name.next()
+#define MSL_LAST(name) name.last()
 #endif
 
 // Threadgroup variables are placed one after the other, number K of frame F behind number K - 1, at compile time: a

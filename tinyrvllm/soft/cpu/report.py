@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyrvllm.soft.cpu.instrument import ATOMIC, MATRIX, READ, WRITE, Site
-from tinyrvllm.soft.cpu.scene import SIMDGROUP, Scene, Triple, unflatten
+from tinyrvllm.soft.cpu.scene import COLUMNS, SIMDGROUP, Scene, Triple, unflatten
 
 _KINDS = (  # in the order of check.h, from 1
     "out-of-bounds",
@@ -22,7 +22,7 @@ _KINDS = (  # in the order of check.h, from 1
     "simd-partial",  # others have returned
     "inactive-lane",
 )
-# There the site is line * 2048 + column of a barrier or simd operation.
+# There the site is line * COLUMNS + column of a barrier or simd operation.
 _FROM_RENDEZVOUS = _KINDS[6:]
 _BOTH_WAIT = (6, 8, 10)  # there the other party's is, too
 _NOBODY = 0xFFFFFFFF
@@ -76,7 +76,7 @@ class _Writer:
 
     def _rendezvous(self, number: int) -> Site:
         found = self.scene.source.rendezvous(number)
-        file, line, self.operation = found or (self.scene.file, number // 2048, "operation")
+        file, line, self.operation = found or (self.scene.file, number // COLUMNS, "operation")
         return Site(file, line, 0, 0, 1, "", ())
 
     def report(self) -> Report:

@@ -9,6 +9,7 @@ from tinyrvllm.soft.cpu.instrument import Site
 from tinyrvllm.soft.msl.kernels import Param
 
 SIMDGROUP = 1024  # thread numbers from here on mean "simdgroup number - 1024 as a whole"
+COLUMNS = 8192  # runtime.h's
 _RENDEZVOUS = re.compile(r"\b(?:threadgroup_barrier|simd\w+|quad_\w+)\b")
 
 _SIZES = {
@@ -39,11 +40,11 @@ class SourceLines:
         return self._text.get((file, line), "").strip()
 
     def rendezvous(self, site: int) -> tuple[str, int, str] | None:
-        """File and line of the barrier or simd operation at line * 2048 + column, and its name."""
+        """File and line of the barrier or simd operation at line * COLUMNS + column, and its name."""
         found = None
         for (file, number), text in self._text.items():
-            column = site - number * 2048
-            if not 0 < column < 2048:
+            column = site - number * COLUMNS
+            if not 0 < column < COLUMNS:
                 continue
             if word := _RENDEZVOUS.match(text, column - 1):
                 return file, number, word[0]

@@ -36,6 +36,7 @@ class Param:
     access: str | None  # buffers: "read" or "read_write"
     type: str
     function_constant: str | None = None  # present only where this constant is true
+    holds_addresses: bool = False  # an argument buffer: pointers to other buffers lie in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,10 @@ def collect(tokens: Tokens, declarations: list[Declaration]) -> list[Kernel]:
     """All kernels that a host can ask for, their attributes blanked."""
     kernels: list[Kernel] = []
     templates: dict[str, _Template] = {}
+    pointing = _types_with_pointers(tokens, declarations)
     for d in declarations:
         if d.kind == "function" and is_kernel(tokens, d):
-            kernel, limit = _kernel(tokens, d)
+            kernel, limit = _kernel(tokens, d, pointing)
             if d.template:
                 templates[d.name] = _Template(d, kernel, limit)
             else:
@@ -73,7 +75,27 @@ def collect(tokens: Tokens, declarations: list[Declaration]) -> list[Kernel]:
     return kernels
 
 
-def _kernel(tokens: Tokens, d: Declaration) -> tuple[Kernel, Argument | None]:
+def _types_with_pointers(tokens: Tokens, declarations: list[Declaration]) -> set[str]:
+    """Structs with a pointer to device or constant memory among their members' tokens."""
+    types = {d.name: range(d.start, d.end) for d in declarations if d.kind == "type"}
+    pointers = ("*", "&")
+    found = {
+        name
+        for name, inside in types.items()
+        if any(tokens[i] in ("device", "constant") for i in inside)
+        and any(tokens[i] in pointers for i in inside)
+    }
+    more = found
+    while more:
+        left = {n: tokens.names(r.start, r.stop) for n, r in types.items() if n not in found}
+        more = {n for n, words in left.items() if words & found}
+        found |= more
+    return found
+
+
+def _kernel(
+    tokens: Tokens, d: Declaration, pointing: set[str]
+) -> tuple[Kernel, Argument | None]:
     """The kernel, and the text of its thread limit."""
     found = attributes.take(tokens, d.start, d.parameters[0])
     found |= attributes.take(tokens, d.parameters[1], d.body[0])
@@ -85,7 +107,7 @@ def _kernel(tokens: Tokens, d: Declaration) -> tuple[Kernel, Argument | None]:
         _host_name(found, d.name),
         d.scope + d.name,
         d.name,
-        _params(tokens, d),
+        _params(tokens, d, pointing),
         None,
         (place.file, place.line),
         d.start,
@@ -184,10 +206,12 @@ def _deduced_instantiation(
     return [replace(template.kernel, name=name, function=function, place=(place.file, place.line))]
 
 
-def _params(tokens: Tokens, d: Declaration) -> tuple[Param, ...]:
+def _params(tokens: Tokens, d: Declaration, pointing: set[str]) -> tuple[Param, ...]:
     params: list[Param] = []
     for start, end in _split(tokens, d.parameters[0] + 1, d.parameters[1] - 1):
-        params.append(_param(tokens, start, end, params))
+        param = _param(tokens, start, end, params)
+        holds = param.kind == "buffer" and bool(pointing & set(re.findall(r"\w+", param.type)))
+        params.append(replace(param, holds_addresses=holds))
     for kind in ("buffer", "threadgroup"):
         slots = [p.index for p in params if p.kind == kind and p.function_constant is None]
         for twice in sorted({s for s in slots if slots.count(s) > 1}, key=str):

@@ -49,13 +49,11 @@ def vectors(tokens: Tokens) -> None:
         elif (end := _vector_type(tokens, i, names)) and tokens[end] == "(":
             start = _qualified(tokens, i)
             if not _declares(tokens, start, end):
-                _compared(tokens, end)
                 tokens[start] = "metal::make<" + tokens[start]
                 tokens[end - 1] += ">"
         elif end and tokens[end + 1] == "(" and _initializes(tokens, i, end):
             start = _qualified(tokens, i)
             ctype = tokens.text(start, end)
-            _compared(tokens, end + 1)
             tokens[end + 1] = f"= metal::make<{ctype}>" + tokens[end + 1]
 
 
@@ -152,36 +150,4 @@ def _cast(tokens: Tokens, i: int, names: set[str]) -> None:
     if tokens[i - 1] in (")", "]", ">"):
         return
     if tokens.kind(end + 1) in ("name", "number") or operand in tuple("(-*+!~") + ("::",):
-        if operand == "(":
-            _compared(tokens, end + 1)
         tokens[i], tokens[end] = "metal::caster<", ">()->*"
-
-
-def _compared(tokens: Tokens, paren: int) -> None:
-    """float4(a < b): a comparison of vectors is -1 where true in clang, and 1 in Metal."""
-    end = tokens.after(paren) - 1
-    i, found = paren + 1, False
-    while i < end:
-        x = tokens[i]
-        if x in (",", "?"):
-            return
-        if x in ("(", "[", "{"):
-            i = tokens.after(i)
-            continue
-        if x == "<" and tokens.kind(i - 1) == "name" and (close := _template_end(tokens, i, end)):
-            i = close
-            continue
-        found |= x in ("<", ">", "<=", ">=", "==", "!=")
-        i += 1
-    if found:
-        tokens[paren], tokens[end] = "(metal::compared(", "))"
-
-
-def _template_end(tokens: Tokens, i: int, end: int) -> int:
-    """Position after the > of `name<...>(` or `name<...>::`; 0 where < is a comparison."""
-    depth = 0
-    for k in range(i, end):
-        depth += (tokens[k] == "<") - (tokens[k] == ">")
-        if depth == 0:
-            return k + 1 if tokens[k + 1] in ("(", "::", "{") else 0
-    return 0

@@ -120,6 +120,29 @@ class Tokens:
             i += 1
         raise self.error(opening, f"expected '{right}' to match this '{left}'")
 
+    def opening(self, closing: int) -> int:
+        """The bracket that the one at `closing` closes; `]]` may be the end of a[b[i]]."""
+        right = self[closing]
+        pairs = {v: k for k, v in _CLOSERS.items()}
+        step = {right: 1, pairs[right]: -1}
+        if right in ("]", "]]"):
+            step = {"]": 1, "]]": 2, "[": -1, "[[": -2}
+        depth, i = 0, closing
+        while i >= 0:
+            depth += step.get(self[i], 0)
+            if depth <= 0:
+                return i
+            i -= 1
+        raise self.error(closing, f"extraneous '{right}'")
+
+    def place(self, i: int) -> tuple[int, int]:
+        """The line of token `i`, and its column in the text as it is now."""
+        first = i
+        while first > 0 and "\n" not in self.list[first].space:
+            first -= 1
+        before = "".join(t.space + t.text for t in self.list[first:i]) + self.list[i].space
+        return self.list[i].line, len(before) - before.rfind("\n")
+
     def error(self, i: int, message: str) -> MSLError:
         if not self.list:
             return MSLError(f"error: {message}")

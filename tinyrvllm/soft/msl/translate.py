@@ -14,9 +14,12 @@ from tinyrvllm.soft.msl import (
 )
 from tinyrvllm.soft.msl.call_paths import CallPaths
 from tinyrvllm.soft.msl.calls import CallGraph, Level
+from tinyrvllm.soft.msl.comparisons import Comparisons
 from tinyrvllm.soft.msl.constants import FunctionConstant
+from tinyrvllm.soft.msl.events import Events
 from tinyrvllm.soft.msl.follow import Follower, Step
 from tinyrvllm.soft.msl.kernels import Kernel
+from tinyrvllm.soft.msl.rounds import Rounds
 from tinyrvllm.soft.msl.tokens import Tokens
 
 
@@ -54,18 +57,24 @@ def translate(preprocessed: str, filename: str, follow: bool = False) -> Unit:
     follower = Follower(tokens, found) if follow else None
     graph = CallGraph(tokens, found)
     unsupported.recursion(tokens, found, graph)
-    call_paths = CallPaths(tokens, found)
-    graph.waits |= call_paths.names
-    function_constants = constants.collect(tokens, found)
     per_lane = any(t.text == "thread_elements" for t in tokens.list)
+    events = Events(tokens, found)
+    graph.waits |= events.names
+    rounds = Rounds(events, per_lane)
+    call_paths = CallPaths(tokens, events, rounds)
+    comparisons = Comparisons(tokens, found, events.functions)
+    function_constants = constants.collect(tokens, found)
     listed = kernels.collect(tokens, found)
     threadgroup.rewrite(tokens, found)
     spelling.vectors(tokens)
     spelling.braces(tokens)
     qualifiers.overloads(tokens, found)
     call_paths.mark()
+    rounds.mark()
+    comparisons.mark()
     if follower:
         follower.mark()
+    call_paths.number()
     steps = tuple(follower.steps) if follower else ()
     units: dict[str, KernelUnit] = {}
     for kernel in listed:

@@ -40,6 +40,7 @@ class Run:
     grid: Size  # threads
     group: Size  # threads per threadgroup
     threadgroup_memory: dict[int, int] = field(default_factory=dict)  # index -> bytes
+    resident: list[Range] = field(default_factory=list)  # what addresses in its buffers may reach
     # After the run: the bytes really read and written, sorted; None where the engine cannot tell.
     touched: tuple[list[Range], list[Range]] | None = None
 
@@ -115,7 +116,7 @@ class CpuEngine:
 
         try:
             return compile_library(source, filename="program_source", check=self.check)
-        except MSLError as error:
+        except (MSLError, OSError) as error:  # a full disk
             raise CompileError(str(error)) from error
 
     def kernel(self, library: Any, name: str, constants: Mapping[int, Any]) -> Any:
@@ -125,14 +126,17 @@ class CpuEngine:
         workers.pool(self.check)  # starts now, so that the first run measures only itself
         try:
             return library.kernel(name, dict(constants))
-        except MSLError as error:
+        except (MSLError, OSError) as error:
             raise CompileError(str(error)) from error
 
     def run(self, runs: Sequence[Run]) -> list[str]:
         from tinyrvllm.soft.cpu.execute import Dispatch, run
 
         dispatches = [
-            Dispatch(r.kernel, r.buffers, r.grid, r.group, r.threadgroup_memory) for r in runs
+            Dispatch(
+                r.kernel, r.buffers, r.grid, r.group, r.threadgroup_memory, resident=r.resident
+            )
+            for r in runs
         ]
         reports = run(dispatches)
         for dispatched, observed in zip(runs, dispatches, strict=True):

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Argument:
-    """A buffer that a dispatch has at a slot."""
+    """A buffer that a dispatch has at a slot, or reaches through an address."""
 
-    slot: int
+    slot: int | None
     name: str
     buffer: MTLBuffer
     bound: Range  # addresses
     written: bool  # may be, by the kernel's declaration
 
     def __str__(self) -> str:
-        return f"{self.name!r} at slot {self.slot}"
+        return f"{self.name!r} at slot {self.slot}" if self.slot is not None else "by its address"
 
 
 @dataclass
@@ -54,7 +54,9 @@ class Dispatched:
         if not argument.written:
             return []
         known = self.run.touched
-        return [argument.bound] if known is None else clip(known[1], argument.bound)
+        if known is None:
+            return [argument.bound] if argument.slot is not None else []
+        return clip(known[1], argument.bound)
 
 
 class Hazards:
@@ -65,8 +67,8 @@ class Hazards:
         self._pairs: list[tuple[Dispatched, Dispatched, frozenset[MTLBuffer]]] = []
         self._count = 0
 
-    def add(self, run: Run, bindings: Bindings) -> None:
-        """Notes a dispatch and those that it may overlap."""
+    def add(self, run: Run, bindings: Bindings, reached: Iterable[MTLBuffer] = ()) -> None:
+        """Notes a dispatch and those that it may overlap. `reached`: through addresses."""
         assert bindings.pipeline is not None
         arguments = []
         for parameter in bindings.pipeline.params:
@@ -75,6 +77,9 @@ class Hazards:
                 bound, written = (start, start + nbytes), parameter.access != "read"
                 name = parameter.name
                 arguments.append(Argument(parameter.index, name, buffer, bound, written))
+        for buffer in reached:
+            bound = (buffer.address, buffer.address + buffer.nbytes)
+            arguments.append(Argument(None, "", buffer, bound, True))
         later = Dispatched(self._count, run, arguments)
         self._count += 1
         self._pairs += [(earlier, later, frozenset(earlier.ordered)) for earlier in self._open]

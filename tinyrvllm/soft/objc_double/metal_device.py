@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from .engine import CompileError, Engine, Memory
 from .foundation import NSString, fail, warn
+from .languages import in_language
 from .runtime import DoubleRuntime, ObjCObject, message
 from .signatures import ObjCError, ffi
 
@@ -120,14 +121,16 @@ class MTLDevice(SoftObject):
 
     @message("newLibraryWithSource:options:error:")
     def new_library(self, source: Any, options: Any, error: Any) -> ObjCObject | None:
-        text = self.runtime.object(source).text
+        text, chosen = self.runtime.object(source).text, self.runtime.object(options)
+        language = chosen.language if chosen is not None else None
         try:
+            text = in_language(text, language, self.soft.os_version)
             compiled = self.soft.engine.compile(text)
         except CompileError as failure:
             fail(self.runtime, error, str(failure))
             return None
         warn(self.runtime, error)
-        return self.new_object("MTLLibrary", compiled, self.runtime.object(options))
+        return self.new_object("MTLLibrary", compiled, chosen)
 
     @message("newComputePipelineStateWithDescriptor:options:reflection:error:")
     def new_described_pipeline(
@@ -189,6 +192,10 @@ class MTLBuffer(SoftObject):
     @message("length")
     def length(self) -> int:
         return self.nbytes
+
+    @message("gpuAddress")
+    def gpu_address(self) -> int:
+        return self.address
 
     @message("contents")
     def contents(self) -> Any:

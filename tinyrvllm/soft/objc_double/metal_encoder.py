@@ -93,8 +93,10 @@ class MTLComputeCommandEncoder(SoftObject):
         if 0 in groups and 0 in threads and bindings.pipeline is not None:
             return  # an empty dispatch only sets the pipeline
         run = bindings.run(self, groups, threads, limit)
+        if bindings.pipeline and any(p.holds_addresses for p in bindings.pipeline.params):
+            run.resident = [(b.address, b.address + b.nbytes) for b in self.resident()]
         if self.concurrent and self.soft.check:
-            self.hazards.add(run, bindings)
+            self.hazards.add(run, bindings, self.resident() if run.resident else ())
         if 0 not in run.grid:
             self.commands.runs.append(run)
 
@@ -116,6 +118,10 @@ class MTLComputeCommandEncoder(SoftObject):
             buffer = self.runtime.object(handles[i])
             self.used.add(buffer)
             self.commands.use(buffer)
+
+    def resident(self) -> set[MTLBuffer]:
+        """What a kernel may reach through addresses that lie in its buffers."""
+        return self.used.union(*(s.allocations for s in self.commands.queue.residency_sets))
 
     @message("executeCommandsInBuffer:withRange:")
     def execute(self, indirect: Any, places: Any) -> None:

@@ -179,13 +179,13 @@ class MTLResidencySet(SoftObject):
 
     def __init__(self, runtime: DoubleRuntime) -> None:
         super().__init__(runtime)
-        self._allocations: set[ObjCObject] = set()
+        self.allocations: set[MTLBuffer] = set()
 
     @message("addAllocation:")
     def add(self, handle: Any) -> None:
         buffer = self.runtime.object(handle)
-        if buffer not in self._allocations:
-            self._allocations.add(buffer)
+        if buffer not in self.allocations:
+            self.allocations.add(buffer)
             self.hold(buffer)
 
     @message("commit")

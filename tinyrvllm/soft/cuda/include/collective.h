@@ -36,7 +36,7 @@ template <class Op> struct Collective {
     return out[Op::one ? 0 : lane()];
   }
 };
-template <class Op> MSL_INLINE typename Op::Out collective(typename Op::In v, uint) {
+template <class Op> MSL_INLINE typename Op::Out collective(typename Op::In v, msl::From) {
   return Collective<Op>::run(v);
 }
 

@@ -14,6 +14,12 @@
 #define MSL_CALLER_LAST
 #define MSL_AND_CALLER_LAST
 #define MSL_ENTER
+#define MSL_FROM_AT_AND(site)
+#define MSL_AND_BEHIND
+#define MSL_CALLING (void)0
+#define MSL_ROUNDS(name)
+#define MSL_NEXT(name) (void)0
+#define MSL_LAST(name) (void)0
 
 #define MSL_KERNEL_RESULT MSL_INLINE void
 #define MSL_THREADGROUP(name, T, K) __shared__ T name

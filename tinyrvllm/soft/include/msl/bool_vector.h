@@ -9,8 +9,10 @@ namespace detail {
 template <class T> using bool_like = with_elem<T, bool>;
 }
 template <class T, int N> using any_vec = vec<T, N>;
+template <class A> MSL_INLINE constexpr A compared(A a) { return a; }
 }  // namespace metal
 #else
+#include "swizzle.h"
 namespace metal::detail {
 template <int N> struct bools { typedef bool type; };
 template <class T> using bool_like = typename bools<size<T>>::type;   // float3 -> bool3, float -> bool
@@ -21,7 +23,8 @@ template <class T> using bool_like = typename bools<size<T>>::type;   // float3 
     for (int i = 0; i < N; i++) a.c[i] = a.c[i] OP b.c[i];                                             \
     return a;                                                                                          \
   }
-#define MSL_BOOL_VECTOR(N, ...)                                                                        \
+#define MSL_BOOLS(N) bool##N
+#define MSL_BOOL_VECTOR(N, COLOURS, ...)                                                                        \
   struct bool##N;                                                                                      \
   namespace metal::detail {                                                                            \
   template <> struct shape<bool##N> {                                                                  \
@@ -35,6 +38,7 @@ template <class T> using bool_like = typename bools<size<T>>::type;   // float3 
     union {                                                                                            \
       bool c[N == 3 ? 4 : N];                                                                          \
       struct { bool __VA_ARGS__; };                                                                    \
+      struct { bool COLOURS; };                                                                        \
     };                                                                                                 \
     bool##N() = default;                                                                               \
     bool##N(bool v) { for (int i = 0; i < N; i++) c[i] = v; }                                          \
@@ -47,11 +51,22 @@ template <class T> using bool_like = typename bools<size<T>>::type;   // float3 
     bool operator[](int i) const { return c[i]; }                                                      \
     MSL_BOOL_OPERATOR(N, &&) MSL_BOOL_OPERATOR(N, ||) MSL_BOOL_OPERATOR(N, &) MSL_BOOL_OPERATOR(N, |)  \
     MSL_BOOL_OPERATOR(N, ^) MSL_BOOL_OPERATOR(N, ==) MSL_BOOL_OPERATOR(N, !=)                          \
+    MSL_SWIZZLES(N, MSL_BOOLS)                                                                         \
     bool##N operator!() const { return *this == bool##N(false); }                                      \
   };
-MSL_BOOL_VECTOR(2, x, y)
-MSL_BOOL_VECTOR(3, x, y, z)
-MSL_BOOL_VECTOR(4, x, y, z, w)
+struct bool2;
+struct bool3;
+struct bool4;
+#define MSL_RG r, g
+#define MSL_RGB r, g, b
+#define MSL_RGBA r, g, b, a
+MSL_BOOL_VECTOR(2, MSL_RG, x, y)
+MSL_BOOL_VECTOR(3, MSL_RGB, x, y, z)
+MSL_BOOL_VECTOR(4, MSL_RGBA, x, y, z, w)
+#undef MSL_RG
+#undef MSL_RGB
+#undef MSL_RGBA
+#undef MSL_BOOLS
 #undef MSL_BOOL_VECTOR
 #undef MSL_BOOL_OPERATOR
 
@@ -64,5 +79,12 @@ template <> struct vec_of<bool, 4> { typedef bool4 type; };
 }  // namespace detail
 // vec<T, N> where T may be bool: what the front end puts into typedefs. A function template cannot deduce T from it.
 template <class T, int N> using any_vec = typename detail::vec_of<T, N>::type;
+
+// What a comparison gives in Metal (msl/comparisons.py): clang's integer vectors of 0 and -1 become bool vectors.
+MSL_INLINE constexpr bool compared(bool b) { return b; }
+template <class A> MSL_INLINE constexpr auto compared(A a) {
+  if constexpr (detail::size<A> > 1 && detail::is_int<detail::elem<A>>) return (detail::bool_like<A>)a;
+  else return a;
+}
 }  // namespace metal
 #endif

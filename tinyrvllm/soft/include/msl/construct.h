@@ -97,9 +97,6 @@ MSL_INLINE constexpr braced4<A, B, C, D> braced(A a, B b, C c, D d) {
   return {a, b, c, d};
 }
 
-// The truth value of a comparison that is used as a number: float4(compared(a < b)).
-template <class A> MSL_INLINE auto compared(A a) { return (detail::bool_like<A>)a; }
-
 template <class To, class From> MSL_INLINE constexpr To as_type(From f) {
   if constexpr (requires { typename From::unpacked; } && sizeof(To) != sizeof(From))
     return as_type<To>(detail::unpack(f));

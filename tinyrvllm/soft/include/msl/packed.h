@@ -4,11 +4,18 @@
 #include "types.h"
 
 #ifndef MSL_CUDA  // soft/cuda/include/vec.h has its own
+#include "swizzle.h"
 
 namespace metal {
+#define MSL_PARTS(N) vec<T, N>
+#define MSL_SAME(colour, name)                                       \
+  T get_##colour() const { return name; }                            \
+  void put_##colour(T v) { name = v; }                               \
+  __declspec(property(get = get_##colour, put = put_##colour)) T colour;
 template <class T> struct packed3 {
   typedef T unpacked __attribute__((ext_vector_type(3)));
   T x, y, z;
+  MSL_SAME(r, x) MSL_SAME(g, y) MSL_SAME(b, z) MSL_SWIZZLES(3, MSL_PARTS)
   packed3() = default;
   constexpr packed3(unpacked v) : x(v.x), y(v.y), z(v.z) {}
   constexpr explicit packed3(T v) : x(v), y(v), z(v) {}
@@ -18,6 +25,8 @@ template <class T> struct packed3 {
   constexpr T operator[](int i) const { return i == 0 ? x : i == 1 ? y : z; }
   friend unpacked operator-(packed3 a) { return -(unpacked)a; }
 };
+#undef MSL_PARTS
+#undef MSL_SAME
 #define MSL_PACKED_OPERATOR(OP)                                                                         \
   template <class T> MSL_INLINE auto operator OP(packed3<T> a, packed3<T> b) {                          \
     return (typename packed3<T>::unpacked)a OP (typename packed3<T>::unpacked)b;                        \

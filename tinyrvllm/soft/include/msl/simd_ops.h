@@ -11,8 +11,7 @@
 #ifdef MSL_CUDA
 #include "collective.h"
 #endif
-#define MSL_SITE                                                                                   \
-  uint site = __builtin_LINE() * 2048u + __builtin_COLUMN()  // the operation's place in the source
+#define MSL_SITE msl::From site = MSL_HERE  // the operation's place in the source
 
 namespace metal {
 enum class mem_flags : uint {
@@ -34,14 +33,13 @@ namespace detail {
 #ifndef MSL_CUDA
 MSL_INLINE uint lane() { return msl::thread_index() & 31; }
 
-template <class Op> MSL_INLINE typename Op::Out collective(typename Op::In v, uint site) {
-  static_assert(sizeof(typename Op::In) <= 32 && sizeof(typename Op::Out) <= 16,
-                "a lane's operand is at most 16 bytes");
+template <class Op> MSL_INLINE typename Op::Out collective(typename Op::In v, msl::From from) {
+  static_assert(sizeof(typename Op::Out) <= 16, "a lane's result is at most 16 bytes");
   msl::Arena *a = msl::arena();
   uint me = msl::thread_index();
   msl::Simd *s = &a->simd[me / 32];
-  ((typename Op::In *)s->slot)[me & 31] = v;
-  msl::arrive<Op>(a, s, me, site);
+  msl::slots<typename Op::In>(s)[me & 31] = v;
+  msl::arrive<Op>(a, s, me, from.site);
   return ((typename Op::Out *)s->result)[Op::one ? 0 : me & 31];
 }
 #endif
@@ -156,7 +154,7 @@ struct Barrier {
 #endif
   }
 };
-template <class T> MSL_INLINE T fetch(T v, uint from, uint site) {
+template <class T> MSL_INLINE T fetch(T v, uint from, msl::From site) {
   return collective<Shuffle<T>>({v, from}, site);
 }
 }  // namespace detail

@@ -66,7 +66,7 @@ struct Together {
   static constexpr bool one = true, whole_simdgroup = true;
   static void run(const char *, char *, uint) {}
 };
-MSL_INLINE void together([[maybe_unused]] uint site) {
+MSL_INLINE void together([[maybe_unused]] msl::From site) {
 #ifdef MSL_CHECK
   collective<Together>(0, site);
 #endif

@@ -22,7 +22,7 @@ MSL_INLINE uint column_of_lane(uint l) { return (l / 4 & 2) * 2 + l % 2 * 2; }
 
 template <class T> struct Multiply {
   struct In {
-    float2 a, b, c;
+    float2 a, b, c, padding;
   };
   typedef vec<T, 2> Out;
   static constexpr bool one = false, whole_simdgroup = true;
