@@ -208,10 +208,25 @@ def test_an_arrival_ends_what_a_device_has_computed_ahead(
 ) -> None:
     """While nothing waits the device is a step ahead; no state may keep the step that is dropped."""
     path = write_model(tmp_path / "tiny.gguf", architecture, hidden=32, ff=64, num_heads=2)
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     with LLM(path, device="soft", options=INVARIANT) as llm:
-        (alone,) = llm.generate("Hello", GREEDY)
-        outputs = [s.finish() for s in llm.submit_all(["Hello", "x", "y"], GREEDY, [0, 4, 8])]
-        assert outputs[0].token_ids == alone.token_ids
+        (alone,) = llm.generate("Hello", params)
+        stream = llm.stream("Hello", params)
+        for number, _ in enumerate(stream.deltas()):
+            if number % 8 == 4:
+                llm.generate("x", SamplingParams(max_tokens=1))
+        assert stream.output.token_ids == alone.token_ids
+
+
+def test_an_answer_is_found_by_the_next_turn(tiny: Path) -> None:
+    """But in batch_invariant mode only what a prompt would have computed in the same way."""
+    for options, found in ((Options(), 128), (INVARIANT, 64)):
+        with LLM(tiny, device="cpu", options=options) as llm:
+            prompt = list(range(3, 73))
+            params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+            (answer,) = llm.generate([prompt], params)
+            (turn,) = llm.generate([[*prompt, *answer.token_ids, 7]], params)
+            assert turn.num_cached_tokens == found
 
 
 def test_who_arrives_when(tiny: Path) -> None:
