@@ -1,6 +1,8 @@
 """What the official client gets, over a real socket."""
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 
-from tests.server.conftest import Live, invariant_llm, serving
+from tests.server.conftest import HANG_SECONDS, Live, invariant_llm, serving
 from tests.tiny_models import write_model
 from tinyrvllm import LLM, SamplingParams
 
@@ -283,3 +285,22 @@ def test_a_long_silence_is_filled_with_comments(tiny: Path) -> None:
         assert data[-1] == "data: [DONE]"
         text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in data[:-1])
         assert text == batch_of_one(live, "Hello", max_tokens=3, temperature=0)
+
+
+def test_the_readme_s_examples_run(tiny: Path) -> None:
+    """Every Python block of the README that uses the client, on a tiny model of that name."""
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    blocks = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    examples = [block for block in blocks if "from openai" in block]
+    assert examples
+    with serving(invariant_llm(tiny), "smollm2-135m") as live:
+        for example in examples:
+            assert "http://127.0.0.1:8000" in example
+            code = example.replace("http://127.0.0.1:8000", live.url)
+            printed = subprocess.run(
+                [sys.executable, "-X", "utf8", "-c", code],
+                check=True, capture_output=True, timeout=HANG_SECONDS,
+            ).stdout.decode()  # fmt: skip
+        params = SamplingParams(max_tokens=8, temperature=0)
+        expected = live.llm.generate("The capital of France is", params)[0].text
+    assert printed.endswith(expected)
