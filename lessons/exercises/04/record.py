@@ -20,7 +20,8 @@ def sum_of_four(
     count = a.size
     size = np.uint32(count).tobytes()  # add's constants: at the slot after its three buffers
 
-    # 1. A buffer for each input (device.from_numpy) and for each result (device.buffer).
+    # 1. A buffer for each input, device.from_numpy(array), and for each result,
+    #    device.buffer(bytes).
 
     # 2. One command buffer, one concurrent encoder; `add` takes 256 threads in a threadgroup:
     #    encoder.dispatch(add, groups, threads, [x, y, out], size)
