@@ -19,11 +19,11 @@ QUESTIONS = (
 def take(path: Path) -> None:
     program = find_chromium()
     assert program is not None, "no Chromium here"
-    llm = LLM("smollm2-135m", device="cpu", num_blocks=40, max_running=6, token_budget=20)
+    llm = LLM("smollm2-135m", device="cpu", num_blocks=32, max_running=6, token_budget=20)
     with serving(llm, "smollm2-135m") as live, Browser(program, 1440, 940) as page:
         page.open(live.url)
         page.wait("latest")
-        page.js("$('max').value = 40; $('seed').value = 4")
+        page.js("$('max').value = 24; $('seed').value = 4")
         page.js("$('prompt').value = 'Why is the sky blue? Answer in one sentence.'")
         page.js("$('form').requestSubmit()")
         page.wait("!running && document.querySelectorAll('.turn.model .chip').length")

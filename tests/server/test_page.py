@@ -142,6 +142,6 @@ def test_six_at_once_share_blocks(tiny: Path) -> None:
 def test_the_page_asks_for_the_key(tiny: Path) -> None:
     with serving(invariant_llm(tiny), api_key="secret") as live, browser() as page:
         page.open(live.url)
-        page.wait("typeof poll === 'function'")
-        page.js("sessionStorage.setItem('tinyrvllm-key', 'secret'); location.reload()")
-        page.wait("latest && latest.model === 'tiny'")
+        page.wait("!$('keyform').hidden")
+        page.js("$('key').value = 'secret'; $('keyform').requestSubmit()")
+        page.wait("latest && latest.model === 'tiny' && $('keyform').hidden")
