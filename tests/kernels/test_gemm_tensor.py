@@ -1,9 +1,13 @@
 """Metal 4's matmul2d: the probe, its language version, and the software device's tensors."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from tinyrvllm.kernels import gemm_tensor
+from tinyrvllm.kernels import gemm, gemm_tensor, shapes
+from tinyrvllm.kernels.launch import Launch
+from tinyrvllm.kernels.matmul import Matmul
 from tinyrvllm.mtl import MetalError
 from tinyrvllm.mtl.device import Device
 from tinyrvllm.soft import objc_double
@@ -112,6 +116,23 @@ def test_a_device_without_metal_4_says_so(monkeypatch: pytest.MonkeyPatch, devic
 
     monkeypatch.setattr(device, "library", refuse)
     assert "needs Metal 4 (macOS 26 or newer)" in gemm_tensor.why_not(device)
+    table = shapes.runnable(shapes.TABLE, device)
+    assert {c.kernel for c in shapes.TABLE} - {c.kernel for c in table} == {"gemm_tensor"}
+
+
+def test_a_wrong_product_is_no_lack_but_a_reason(
+    monkeypatch: pytest.MonkeyPatch, device: Device
+) -> None:
+    monkeypatch.setattr(gemm_tensor, "launch", gemm.launch)
+    assert gemm_tensor.why_not(device) == ""
+    monkeypatch.setattr(gemm_tensor, "launch", twice)
+    assert "expected x W^T, found a product that is off by" in gemm_tensor.why_not(device)
+    assert shapes.runnable(shapes.TABLE, device) == shapes.TABLE
+
+
+def twice(matmul: Matmul) -> Launch:
+    """A kernel that computes something else: x W^T plus the first numbers of x."""
+    return gemm.launch(dataclasses.replace(matmul, bias=matmul.x))
 
 
 def test_elements_are_nan_until_they_are_set(checking_device: Device) -> None:

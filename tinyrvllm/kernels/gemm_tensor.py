@@ -22,12 +22,25 @@ def launch(matmul: Matmul) -> Launch:
     return gemm.tiled("gemm_tensor", matmul, half_bytes=8_192, float_bytes=12_288)
 
 
-def why_not(device: "Device") -> str:
-    """Why this device cannot run gemm_tensor; "" where it can.
+def missing(device: "Device") -> str:
+    """Why this device's compiler does not take the shader; "" where it does."""
+    try:
+        device.library("gemm_tensor")
+    except MetalError as error:
+        lines = str(error).splitlines()
+        told = next((line for line in lines[1:] if "error:" in line), lines[-1])
+        return f"gemm_tensor needs Metal 4 (macOS 26 or newer); this device says: {told}"
+    return ""
 
-    Two questions: does its compiler take the shader, and is one small product right? (Apple
-    documents neither the order of a tensor's dimensions nor the modes of matmul2d exactly.)
+
+def why_not(device: "Device") -> str:
+    """Why this device should not run gemm_tensor; "" where it can.
+
+    Beside `missing`: is one small product right? (Apple documents neither the order of a tensor's
+    dimensions nor the modes of matmul2d exactly.)
     """
+    if reason := missing(device):
+        return reason
     rows, outputs, inputs = PROBE
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, inputs)).astype(np.float32)
@@ -38,11 +51,7 @@ def why_not(device: "Device") -> str:
         device.buffer(4 * rows * outputs) as result,
     ):
         weight = Matrix(whole(right), GGMLQuantizationType.F16, outputs, inputs)
-        try:
-            run(device, launch(Matmul(whole(left), weight, whole(result), rows)))
-        except MetalError as error:
-            first = str(error).splitlines()[0]
-            return f"gemm_tensor needs Metal 4 (macOS 26 or newer); this device says: {first}"
+        run(device, launch(Matmul(whole(left), weight, whole(result), rows)))
         y = result.numpy(np.float32, (rows, outputs))
         difference = float(np.abs(y - x @ w.astype(np.float32).T).max())
     if not difference < 0.1:  # numbers are near 6, and 0.01 is what a tenth mantissa bit is worth

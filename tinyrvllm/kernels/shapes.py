@@ -4,8 +4,14 @@
 shapes of real models, where time is worth measuring.
 """
 
+from typing import TYPE_CHECKING
+
+from . import gemm_tensor
 from .cases import Case, case
 from .quant import WEIGHT_TYPES
+
+if TYPE_CHECKING:
+    from ..mtl.device import Device
 
 KINDS = tuple(kind.name for kind in WEIGHT_TYPES)
 QUANTISED = tuple(kind for kind in KINDS if kind not in ("F32", "F16", "BF16"))
@@ -143,6 +149,13 @@ def _long() -> list[Case]:
             case(kernel, contexts=(70,), queries=(37,), heads=4, kv_heads=2, head_dim=head_dim)
         )
     return cases
+
+
+def runnable(table: list[Case], device: "Device") -> list[Case]:
+    """The cases whose kernels this device can compile: all, but gemm_tensor's before Metal 4."""
+    if not gemm_tensor.missing(device):
+        return table
+    return [case for case in table if case.kernel != "gemm_tensor"]
 
 
 TABLE = [*_matmuls(), *_rows(), *_elements(), *_ropes(), *_attentions()]
