@@ -4,8 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tinyrvllm import hub
+
+# A busy machine is not a slow test.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 # The file has no licence and no provenance, so the program does not offer it: only tests read it,
 # as a real file of the qwen2 architecture. The wheels are unpacked as data; nothing is imported.
