@@ -88,6 +88,8 @@ def judged_apart(task: Task, path: Path, seed: int, limit: float) -> Result:
     except subprocess.TimeoutExpired:
         report = f"{path.name}:1: it did not end within {limit:g} s: look for an endless loop"
         return Result(exercise, shown(path), False, report, 1)
+    if done.returncode == 2:
+        raise SpecError(done.stderr.strip().removeprefix("error: "))
     try:
         return Result(**json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError):

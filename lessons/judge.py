@@ -6,6 +6,7 @@ once more, statement by statement, and the first variable that leaves the specif
 """
 
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 from lessons.blame import Blame, blame
 from lessons.faults import DIVERGENCE, place_of_fault
 from lessons.repair import mistaken_line
-from lessons.spec import Case, Size, Task, Thread, flat, thread_of
+from lessons.spec import Case, Size, SpecError, Task, Thread, flat, thread_of
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl.library import PRELUDE, splice
 from tinyrvllm.soft.cpu import access_log
@@ -48,24 +49,29 @@ class Judge:
 
     def __init__(self, task: Task, path: Path) -> None:
         self.task, self.path = task, path
-        self.text_lines = path.read_text(encoding="utf-8").splitlines()
         try:
+            self.text_lines = path.read_text(encoding="utf-8").splitlines()
             self.text = PRELUDE + splice(path)
             library = compile_library(self.text, filename=path.name, check=True)
         except MSLError as error:
             raise self._compiler_error(error) from None
         except TinyrvllmError as error:  # an #include of what does not exist
-            raise Wrong(path.name, 1, str(error)) from None
+            _, line, what = str(error).split(":", 2)
+            raise Wrong(path.name, int(line), what.strip()) from None
+        except UnicodeDecodeError:
+            raise Wrong(path.name, 1, "expected text in UTF-8, found other bytes") from None
         if task.kernel not in library.functions:
             known = ", ".join(library.functions) or "none"
             raise Wrong(path.name, 1, f"expected a kernel named {task.kernel!r}, found {known}")
         self.library = library
 
-    def _compiler_error(self, error: MSLError) -> Wrong:
-        first, _, rest = str(error).partition("\n")
-        file, line, *text = first.split(":", 4)
-        if line.isdigit() and file == self.path.name:
-            return Wrong(file, int(line), f"it does not compile:{text[-1]}", rest)
+    def _compiler_error(self, error: MSLError) -> Exception:
+        place = re.match(r"(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)", str(error))
+        if place is None:  # no compiler, or one that is broken: not the student's mistake
+            return SpecError(f"cannot judge {self.path.name} here: {error}")
+        lines = str(error).splitlines()[1:]
+        if place[1] == self.path.name:
+            return Wrong(place[1], int(place[2]), f"it does not compile: {place[3]}", *lines)
         return Wrong(self.path.name, 1, f"it does not compile: {error}")
 
     @functools.cached_property
