@@ -241,6 +241,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (SpecError, TinyrvllmError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has gone (| head): nothing more can be said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0 if passed else 1
 
 
