@@ -13,7 +13,7 @@ from tinyrvllm import LLM, SamplingParams
 from tinyrvllm.tui import ModelPicker, TerminalUI, engine_panel, models_in
 
 HANG_SECONDS = 300
-ENDLESS = SamplingParams(max_tokens=16_000, ignore_eos=True)
+ENDLESS = SamplingParams(max_tokens=130_000, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_llm(name: str) -> LLM:
-    return LLM(name, device="cpu", num_blocks=1024 if "endless" in name else None)
+    return LLM(name, device="cpu", num_blocks=8192 if "endless" in name else None)
 
 
 def drive(app: TerminalUI, scene: Callable[[Pilot[None]], object]) -> None:

@@ -79,6 +79,19 @@ def serving(llm: LLM, name: str = "tiny", **options: Any) -> Iterator[Live]:
     assert not thread.is_alive()
 
 
+@contextmanager
+def held(llm: LLM) -> Iterator[None]:
+    """The engine makes no step until the block ends; requests are taken all the same."""
+    gate = threading.Event()
+    holding = threading.Thread(target=llm._worker.call, args=(lambda _: gate.wait(),))
+    holding.start()
+    try:
+        yield
+    finally:
+        gate.set()
+        holding.join()
+
+
 @pytest.fixture(scope="package")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "tiny.gguf")

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 
-from tests.server.conftest import HANG_SECONDS, Live, invariant_llm, serving
+from tests.server.conftest import HANG_SECONDS, Live, held, invariant_llm, serving
 from tests.tiny_models import write_model
 from tinyrvllm import LLM, SamplingParams
 
@@ -270,16 +270,15 @@ def test_a_long_silence_is_filled_with_comments(tiny: Path) -> None:
     """A stream gets comments while its prompt waits; clients skip them."""
     llm = invariant_llm(tiny)
     with serving(llm, keep_alive=0.01) as live:
-        gate = threading.Event()
-        holding = threading.Thread(target=llm._worker.call, args=(lambda _: gate.wait(),))
-        holding.start()
         body = {"prompt": "Hello", "max_tokens": 3, "temperature": 0, "stream": True}
-        with live.http.stream("POST", "/v1/completions", json=body) as answer:
-            lines = answer.iter_lines()
-            first = [next(lines) for _ in range(4)]
-            gate.set()
+        with ExitStack() as stack:
+            with held(llm):
+                answer = stack.enter_context(
+                    live.http.stream("POST", "/v1/completions", json=body)
+                )
+                lines = answer.iter_lines()
+                first = [next(lines) for _ in range(4)]
             rest = list(lines)
-        holding.join()
         assert first == [": still at work", ""] * 2
         data = [line for line in rest if line.startswith("data: ")]
         assert data[-1] == "data: [DONE]"

@@ -117,12 +117,12 @@ def test_a_conversation_in_the_page(tiny: Path) -> None:
 
 
 def test_stop_ends_the_request(endless: Path) -> None:
-    llm = LLM(endless, device="cpu", num_blocks=1024)
+    llm = LLM(endless, device="cpu", num_blocks=8192)
     with serving(llm) as live, browser() as page:
         page.open(live.url)
         page.wait("latest")
         page.js("(all => { settings = () => ({...all(), ignore_eos: true}) })(settings)")
-        page.js("$('max').value = 16000; $('mode').value = 'text'; $('prompt').value = 'Hello'")
+        page.js("$('max').value = 130000; $('mode').value = 'text'; $('prompt').value = 'Hello'")
         page.js("$('form').requestSubmit()")
         page.wait("document.querySelector('.turn.model .text')?.textContent.length > 3")
         page.js("$('form').requestSubmit()")  # the button says Stop
