@@ -28,7 +28,8 @@ def test_soft_writes_the_oracles_tokens(architecture: str, tmp_path: Path) -> No
     model = load(write_model(tmp_path / "tiny.gguf", architecture))
     report = compare.compare(model, "soft", [1, 4, 8], prompt_tokens=20, tokens=12)
     assert not report.has_bug, compare.as_text(report)
-    assert 0 < report.max_error < 0.05 * report.standard_deviation
+    assert 0 < report.rms_error < 0.01 * report.standard_deviation
+    assert report.rms_error < report.max_error < 0.05 * report.standard_deviation
 
 
 @pytest.mark.long
@@ -121,7 +122,7 @@ def test_an_error_too_large_to_be_rounding_is_a_bug(
 def test_the_exit_status_says_it(
     model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compare, "compare", lambda *arguments: Report("soft", max_error=1.0))
+    monkeypatch.setattr(compare, "compare", lambda *arguments: Report("soft", rms_error=1.0))
     flags = ["--model", str(model.file.path), "--prompt-tokens", "9", "--json"]
     assert compare.main(flags) == 1
     assert '"has_bug": true' in capsys.readouterr().out
