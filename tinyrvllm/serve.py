@@ -44,6 +44,9 @@ what answers where:
   /health, /metrics      200 while it lives; Prometheus, under vLLM's names
   /engine                the last step as JSON, which the page draws
 
+how many clients: --max-running in the batch and --max-queue waiting, {DEFAULT_QUEUE} unless you say so; who
+comes then gets status 429 with a Retry-After. A client that leaves frees its place.
+
 how much memory a context takes: a block holds the keys and values of --block-size tokens;
 --num-blocks of them are shared by all requests. When they are all held, the youngest request
 gives its blocks back and is fed again later: nothing is lost but time.

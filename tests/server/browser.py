@@ -42,7 +42,10 @@ def find_chromium() -> str | None:
 class Browser:
     """One page."""
 
-    def __init__(self, program: str, width: int, height: int) -> None:
+    def __init__(
+        self, program: str, width: int, height: int, hang_seconds: float = HANG_SECONDS
+    ) -> None:
+        self._hang_seconds = hang_seconds
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._size = (width, height)
         command_read, self._out = os.pipe()
@@ -66,7 +69,7 @@ class Browser:
 
     def __enter__(self) -> Self:
         # A hang guard: without Chromium every read ends.
-        self._guard = threading.Timer(HANG_SECONDS, self._process.kill)
+        self._guard = threading.Timer(self._hang_seconds, self._process.kill)
         self._guard.start()
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
@@ -142,7 +145,7 @@ class Browser:
         while b"\0" not in self._buffer:
             data = os.read(self._in, 1 << 16)
             if not data:
-                raise AssertionError(f"Chromium ended (or hung for {HANG_SECONDS} s)")
+                raise AssertionError(f"Chromium ended (or hung for {self._hang_seconds} s)")
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(line))

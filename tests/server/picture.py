@@ -19,8 +19,8 @@ QUESTIONS = (
 def take(path: Path) -> None:
     program = find_chromium()
     assert program is not None, "no Chromium here"
-    llm = LLM("smollm2-135m", device="cpu", num_blocks=32, max_running=6, token_budget=20)
-    with serving(llm, "smollm2-135m") as live, Browser(program, 1440, 940) as page:
+    llm = LLM("smollm2-135m", device="cpu", num_blocks=18, max_running=6, token_budget=16)
+    with serving(llm, "smollm2-135m") as live, Browser(program, 1440, 940, 1800) as page:
         page.open(live.url)
         page.wait("latest")
         page.js("$('max').value = 24; $('seed').value = 4")
