@@ -92,6 +92,8 @@ def _ropes() -> list[Case]:
     return [
         case("rope", **smollm, interleaved=True),
         case("rope", **smollm, norm=True),
+        case("rope", **smollm, norm=True, interleaved=True),  # lanes turn what others have read
+        case("rope", rows=2, heads=2, kv_heads=1, head_dim=20, rope_dim=14, norm=True),
         case("rope", **smollm, f32=True),
         case("rope", **smollm, f32=True, position=131_000),
         case("rope", rows=1, heads=4, kv_heads=1, head_dim=256, rope_dim=256, norm=True),
