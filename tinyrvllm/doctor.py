@@ -19,7 +19,7 @@ from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.mtl import Device, open_device
 
 PARTS = ("messages", "shaders", "lanes", "kernels", "model", "speed", "prediction")
-DEVICES = ("metal", "soft", "soft:check")
+DEVICES = ("metal", "soft", "soft:check", "cuda")
 COUNT = 1000  # numbers to add: not a multiple of the threadgroup, so the last one has idle threads
 THREADS = 256  # in a threadgroup
 SHADER = """\
@@ -41,6 +41,8 @@ Says which GPU (or stand-in for one) this machine has, and runs one kernel on it
   soft        the same shaders and the same messages, run by this CPU: needs a C++ compiler,
               pip install "tinyrvllm[soft]"
   soft:check  soft with every check on: bounds, races, barriers, lifetimes
+  cuda        the same shaders and messages on an NVIDIA GPU: needs its driver,
+              pip install "tinyrvllm[cuda]"
 
 --full proves all that this machine can: every message and shader, every kernel against numpy, a
 model against the oracle, and speed beside what we claim. It takes some minutes and writes one file

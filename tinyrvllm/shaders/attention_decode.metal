@@ -116,7 +116,8 @@ kernel void attend_one(device const float *q [[buffer(0)]],            // [rows,
             values[g][0] *= correction[g / 4][g % 4];
             values[g][1] *= correction[g / 4][g % 4];
         }
-        for (uint base = key_group; base < 32 && key_group < key_groups; base += key_groups * TURN) {
+        uint at_once = key_groups * TURN;
+        for (uint base = key_group; base < 32 && key_group < key_groups; base += at_once) {
             float4 v4[TURN][2];                              // all are loaded before one is used
             UNROLL for (ushort t = 0; t < TURN; t++) {
                 uint i = base + t * key_groups, from = i < 32 ? slots[simdgroup][i] : NOWHERE;

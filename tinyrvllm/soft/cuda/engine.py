@@ -50,6 +50,7 @@ class Ticket:
 class CudaEngine:
     """The first NVIDIA GPU."""
 
+    kind = "Metal"  # for the device's name
     replays = True  # takes Recorded items whole
 
     def __init__(self) -> None:

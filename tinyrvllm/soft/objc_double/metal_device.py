@@ -65,7 +65,9 @@ class MTLDevice(SoftObject):
     @message("name")
     def name(self) -> ObjCObject:
         family = self.soft.machine.family - 1000
-        text = f"Software Metal on {self.soft.engine.description} (limits of Apple{family})"
+        engine = self.soft.engine
+        kind = getattr(engine, "kind", "Software Metal")
+        text = f"{kind} on {engine.description} (limits of Apple{family})"
         return NSString(self.runtime, text).autorelease()
 
     @message("maxThreadsPerThreadgroup")

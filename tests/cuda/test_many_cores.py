@@ -1,0 +1,68 @@
+"""The kernels as a GPU of many cores gets them, on the software device: geometry, loads ahead."""
+
+from collections.abc import Iterator
+
+import pytest
+from gguf import GGMLQuantizationType
+
+from tinyrvllm.kernels import ksplit, matvec, shapes
+from tinyrvllm.kernels.cases import Case, case, check
+from tinyrvllm.kernels.launch import whole
+from tinyrvllm.kernels.matmul import Matmul
+from tinyrvllm.kernels.quant import Matrix
+from tinyrvllm.mtl import Device, open_device
+
+SIMDGROUPS = 2048
+CASES = [
+    case("matvec", kind="F16", rows=3, outputs=70, inputs=512),  # 16-byte loads
+    case("matvec", kind="Q8_0", rows=5, outputs=70, inputs=576, norm=True),
+    case("ksplit", kind="F16", rows=16, outputs=70, inputs=512, bias=True),  # ahead
+    case("ksplit", kind="Q8_0", rows=8, outputs=40, inputs=96, activation="silu"),
+]
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    with open_device("soft") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (matvec, ksplit):
+        launch = module.launch
+        monkeypatch.setattr(module, "launch", lambda m, launch=launch: launch(m, SIMDGROUPS))
+
+
+@pytest.mark.parametrize("wanted", CASES, ids=str)
+def test_case(device: Device, wanted: Case) -> None:
+    check(wanted, device)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "wanted",
+    [c for c in shapes.TABLE if c.kernel in ("matvec", "ksplit") and "squares" not in dict(c.shape)],
+    ids=str,
+)
+def test_table(device: Device, wanted: Case) -> None:
+    check(wanted, device)
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs", "expected"),
+    [
+        (1, 4096, 4096, (32, 2)),
+        (1, 1024, 4096, (32, 1)),
+        (1, 576, 576, (32, 1)),
+        (1, 49152, 576, (4, 2)),  # plenty of outputs: no lane idles
+        (1, 100, 64, (4, 1)),
+    ],
+)
+def test_geometry(
+    device: Device, rows: int, outputs: int, inputs: int, expected: tuple[int, int]
+) -> None:
+    with device.buffer(2 * outputs * inputs) as w, device.buffer(4 * rows * outputs) as y:
+        weight = Matrix(whole(w), GGMLQuantizationType.F16, outputs, inputs)
+        matmul = Matmul(whole(w), weight, whole(y), rows)
+        assert matvec.geometry(matmul, SIMDGROUPS) == expected
