@@ -2,7 +2,9 @@
 //
 // Complete `row_times_x`; the kernel around it is whole: it finds rows and outputs, gates, adds bias
 // and residual, for every weight type of the engine. Check:  python -m lessons.check 06
-#include "matmul.h"   // of the engine: load_weights, dequantised, weight_row, finish, MatmulArgs
+// From tinyrvllm/shaders/matmul.h and quant.h: load_weights, dequantised, weight_row, finish,
+// MatmulArgs.
+#include "matmul.h"
 
 constant uint ROWS [[function_constant(2)]];
 constant uint OUTPUTS [[function_constant(3)]];
