@@ -215,6 +215,8 @@ def test_an_arrival_ends_what_a_device_has_computed_ahead(
         for number, _ in enumerate(stream.deltas()):
             if number % 8 == 4:
                 llm.generate("x", SamplingParams(max_tokens=1))
+            if number % 8 == 7:
+                llm.logits([5, 6, 7])
         assert stream.output.token_ids == alone.token_ids
 
 
