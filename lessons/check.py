@@ -221,12 +221,12 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         if args.file and not args.file.is_file():
             raise SpecError(f"--file: expected your answer, found no file {args.file}")
+        if args.mutants:
+            told = [print_mutant(mutant) for task in found for mutant in wrong.mutants(task)]
+            print(f"{sum(told)} of {len(told)} wrong answers are caught at their line")
+            return 0 if all(told) else 1
         passed = True
         for task in found:
-            if args.mutants:
-                for mutant in wrong.mutants(task):
-                    passed = print_mutant(mutant) and passed
-                continue
             path = args.file or (task.solution if args.solutions else task.answer(args.answers))
             if not path.is_file():
                 report = f"{path.name}:1: no answer: expected a file {shown(path)}"
