@@ -111,6 +111,7 @@ def _refuse(mtl: ModuleType, device: object) -> None:
     with pytest.raises(mtl.MetalError, match="starts on a page"):
         device.wrap(np.zeros(10000, np.uint8)[1:])
     small = device.buffer(16, "small")
+    assert small.numpy(np.float32, (0,)).size == 0 and small.numpy(np.float32, offset=16).size == 0
     with small, pytest.raises(mtl.MetalError, match="inside its 16 bytes, found 5 x float32"):
         small.numpy(np.float32, (5,))
     with pytest.raises(mtl.MetalError, match="'small' is closed"):

@@ -40,7 +40,8 @@ PARTS = {
         ("mtl/objc.py", "mtl/buffer.py", "mtl/library.py", "mtl/command.py", "mtl/indirect.py",
          "mtl/recording.py", "mtl/device.py"),
         ("tests/mtl/test_bridge.py", "tests/mtl/test_faults.py", "tests/mtl/test_indirect.py",
-         "tests/mtl/test_recording.py", "tests/mtl/test_argument_buffers.py", "tests/mtl/test_api.py"),
+         "tests/mtl/test_recording.py", "tests/mtl/test_argument_buffers.py", "tests/mtl/test_api.py",
+         "tests/mtl/test_profile.py", "tests/soft/test_languages.py"),
         compiles_alike=True,
     ),
     "double": Part(
@@ -243,8 +244,7 @@ def main() -> None:
         with ThreadPoolExecutor(options.jobs) as pool:
             for mutant, verdict in zip(chosen, pool.map(judge, chosen), strict=True):
                 counts[verdict] += 1
-                if verdict == "survived":
-                    print(f"  survived: {mutant}", flush=True)
+                print(f"  {verdict:8} {mutant}", flush=True)
         tried = counts["caught"] + counts["survived"]
         print(f"  caught {counts['caught']} of {tried}; {counts['refused']} do not compile", flush=True)
 
