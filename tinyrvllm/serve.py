@@ -144,6 +144,7 @@ def run(args: argparse.Namespace) -> None:
             server_header=False,
             lifespan="off",
         )
+        listener.listen()  # who reads the line below may connect at once
         port = listener.getsockname()[1]
         host = f"[{args.host}]" if ":" in args.host else args.host
         print(f"{name}: page http://{host}:{port}/, API http://{host}:{port}/v1", flush=True)

@@ -82,7 +82,6 @@ def test_the_page_shows_who_does_what(endless: Path) -> None:
             assert word in words
         assert "prefills" in page.js("$('step').innerText")
         assert page.js("$('shared').innerText").startswith("Shared now: block")
-        assert "preempted: the pool is full" in page.js("$('events').innerText")
         figures = page.js("$('figures').innerText").split("\n")
         figures = dict(zip(figures[1::2], figures[::2], strict=True))
         assert figures["running"] == page.js("String(latest.running.length)")
