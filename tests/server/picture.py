@@ -34,7 +34,8 @@ def take(path: Path) -> None:
         def ask(question: str) -> None:
             body = {"prompt": question, "max_tokens": 60, "ignore_eos": True}
             while not over.is_set():
-                assert live.http.post("/v1/completions", json=body).status_code == 200
+                answer = live.http.post("/v1/completions", json=body, timeout=None)
+                assert answer.status_code == 200
 
         threads = [threading.Thread(target=ask, args=(question,)) for question in QUESTIONS]
         for thread in threads:
