@@ -26,8 +26,12 @@ def test_replay(device: mtl.Device) -> None:
         recording.record(pipeline, (1, 1, 1), (32, 1, 1), [(c, 0), (c, 0), (b, 80), (n, 16)])
         expected_a, expected_b = start, np.ones(40, np.float32)
         for _ in range(2):
-            with device.commands() as commands, commands.encoder(concurrent=True) as encoder:
-                recording.execute(encoder)
+            with device.commands() as commands:
+                with commands.encoder(concurrent=True) as encoder:
+                    recording.execute(encoder)
+                commands.commit()
+                with pytest.raises(mtl.MetalError, match="'c' is in use by 1 committed"):
+                    c.numpy()
             assert commands.dispatches == 4
             sums = expected_a + 2 * expected_b
             expected_a, expected_b[20:] = 2 * sums, 2 * sums[:20]
