@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import cells
-from notebooks import colab
+from make_notebooks import colab
 
 import tinyrvllm
 

@@ -60,10 +60,10 @@ def test_a_lesson_that_fails_says_where(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_notebook_is_the_lesson(lesson: Path) -> None:
-    """Colab opens the committed notebooks; `python docs/notebooks.py` makes them again."""
-    import notebooks
+    """Colab opens the committed notebooks; `python docs/make_notebooks.py` makes them again."""
+    import make_notebooks
 
     path = ROOT / "notebooks" / f"{lesson.stem}.ipynb"
-    assert path.is_file(), f"run: python docs/notebooks.py (there is no {path.name})"
-    is_same = path.read_text(encoding="utf-8") == notebooks.make(lesson)
-    assert is_same, f"{path.name} is not {lesson.name} any more; run: python docs/notebooks.py"
+    assert path.is_file(), f"run: python docs/make_notebooks.py (there is no {path.name})"
+    is_same = path.read_text(encoding="utf-8") == make_notebooks.make(lesson)
+    assert is_same, f"{path.name} is not {lesson.name} any more; run: python docs/make_notebooks.py"

@@ -1,4 +1,4 @@
-"""Makes notebooks/NN_name.ipynb from the lessons: python docs/notebooks.py
+"""Makes notebooks/NN_name.ipynb from the lessons: python docs/make_notebooks.py
 
 Colab opens notebooks from a public repository only, so they are committed; a test holds them equal
 to what this makes.
