@@ -179,18 +179,19 @@ class MTLResidencySet(SoftObject):
 
     def __init__(self, runtime: DoubleRuntime) -> None:
         super().__init__(runtime)
-        self.allocations: set[MTLBuffer] = set()
+        self._added: set[MTLBuffer] = set()
+        self.allocations: set[MTLBuffer] = set()  # that kernels may reach: the committed ones
 
     @message("addAllocation:")
     def add(self, handle: Any) -> None:
         buffer = self.runtime.object(handle)
-        if buffer not in self.allocations:
-            self.allocations.add(buffer)
+        if buffer not in self._added:
+            self._added.add(buffer)
             self.hold(buffer)
 
     @message("commit")
     def commit(self) -> None:
-        """All memory is resident here."""
+        self.allocations = set(self._added)
 
     @message("requestResidency")
     def request(self) -> None:
