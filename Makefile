@@ -56,5 +56,5 @@ clean:
 	touch $@
 
 .venv/dev: .venv/demo
-	$(PIP) --editable ".[dev,docs,hub,plots,soft]"
+	$(PIP) --editable ".[cuda,dev,docs,hub,plots,soft]"
 	touch $@

@@ -14,10 +14,8 @@ from tinyrvllm.mtl import Device, open_device
 
 SIMDGROUPS = 2048
 CASES = [
-    case("matvec", kind="F16", rows=3, outputs=70, inputs=512),  # 16-byte loads
-    case("matvec", kind="Q8_0", rows=5, outputs=70, inputs=576, norm=True),
-    case("ksplit", kind="F16", rows=16, outputs=70, inputs=512, bias=True),  # ahead
-    case("ksplit", kind="Q8_0", rows=8, outputs=40, inputs=96, activation="silu"),
+    case("matvec", kind="F16", rows=3, outputs=70, inputs=576, norm=True),  # 16-byte loads
+    case("ksplit", kind="Q8_0", rows=16, outputs=70, inputs=512, bias=True),
 ]
 
 
@@ -42,7 +40,11 @@ def test_case(device: Device, wanted: Case) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "wanted",
-    [c for c in shapes.TABLE if c.kernel in ("matvec", "ksplit") and "squares" not in dict(c.shape)],
+    [
+        c
+        for c in shapes.TABLE
+        if c.kernel in ("matvec", "ksplit") and not dict(c.shape).get("squares")
+    ],
     ids=str,
 )
 def test_table(device: Device, wanted: Case) -> None:

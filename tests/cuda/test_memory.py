@@ -26,9 +26,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     for name in counted:
         real = getattr(Card, name)
 
-        def count(card: Card, a: int, b: int, n: int, name: str = name, real: object = real) -> None:
-            counted[name] += n
-            real(card, a, b, n)  # type: ignore[operator]
+        def count(card: Card, a: int, b: int, n: int, what: tuple = (name, real)) -> None:
+            counted[what[0]] += n
+            what[1](card, a, b, n)
 
         monkeypatch.setattr(Card, name, count)
     yield counted

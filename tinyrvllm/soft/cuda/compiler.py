@@ -23,7 +23,9 @@ FLAGS = (
     "--display-error-number", "-diag-suppress=177,550,1675,161,1097,20012,1444,940",
     *(f"--include-path={folder}" for folder in INCLUDE),
 )  # fmt: skip
-_ERROR = re.compile(r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.*)")
+_ERROR = re.compile(
+    r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.*)"
+)
 _NAMESPACES = re.compile(r"\b(?:msl_user|metal::detail|msl)::|\bmsl_(?=[a-z]+[234]\b)")
 
 

@@ -43,7 +43,7 @@ def cuda() -> Any:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Calls a driver function; returns its result, a tuple of several, or None. Raises CudaError."""
+    """Calls a driver function; returns its result, a tuple of several or None. Raises CudaError."""
     error, *results = getattr(cuda(), name)(*arguments)
     if int(error):
         _, text = cuda().cuGetErrorString(error)

@@ -31,10 +31,9 @@ class CudaLibrary:
         self.architecture = architecture
         self._made: SingleFlight[bytes] = SingleFlight()
         self.functions = {
-            name: KernelInfo(
-                k.kernel.name, k.kernel.params, k.kernel.max_total_threads, k.constants, *k.kernel.place
-            )
-            for name, k in unit.kernels.items()
+            name: KernelInfo(name, k.params, k.max_total_threads, u.constants, *k.place)
+            for name, u in unit.kernels.items()
+            for k in (u.kernel,)
         }
 
     def code(self, name: str, constants: Constants) -> bytes:

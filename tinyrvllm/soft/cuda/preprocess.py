@@ -63,7 +63,7 @@ def run(source: str, include: Sequence[Path], defines: Sequence[str]) -> str:
 
 
 def _without_line_directives(source: str) -> tuple[list[str], list[Place]]:
-    """pcpp does not know #line: the text without them, and where each line stands for its author."""
+    """pcpp does not know #line: the text without, and where each line stands for its author."""
     lines: list[str] = []
     places: list[Place] = []
     file, number = "program_source", 0

@@ -14,23 +14,21 @@ MAX_THREADS = 1024
 
 def syntax(whole: Unit, code: str) -> str:
     """All kernels at once, to be looked at only; every function constant is 0."""
-    functions = (f"constexpr auto msl_kernel{i} = &{k.kernel.function};" for i, k in _numbered(whole))
-    return _program(code, values(whole, {}), "\n".join(functions))
+    functions = enumerate(unit.kernel.function for unit in whole.kernels.values())
+    lines = (f"constexpr auto msl_kernel{i} = &{function};" for i, function in functions)
+    return _program(code, values(whole, {}), "\n".join(lines) + "\n" + CLOSE)
 
 
 def kernel(whole: Unit, code: str, unit: KernelUnit, constants: Constants) -> str:
     """One kernel with its function constants."""
-    return _program(code, values(whole, constants), CLOSE + "\n" + entry(unit.kernel), open_end=True)
+    return _program(code, values(whole, constants), CLOSE + "\n" + entry(unit.kernel))
 
 
-def _numbered(whole: Unit) -> list[tuple[int, KernelUnit]]:
-    return list(enumerate(whole.kernels.values()))
-
-
-def _program(code: str, values: str, end: str, open_end: bool = False) -> str:
+def _program(code: str, values: str, end: str) -> str:
+    """`end` closes the user's namespace."""
     # Small functions take threadgroup pointers: inlined, the compiler knows which memory is meant.
     head = f'{values}#include "metal_cuda.h"\n#define inline __forceinline__\n{OPEN}\n'
-    return f'{head}{code}\n# 1 "msl_entries"\n{end}\n' + ("" if open_end else CLOSE + "\n")
+    return f'{head}{code}\n# 1 "msl_entries"\n{end}\n'
 
 
 def entry(kernel: Kernel) -> str:

@@ -22,9 +22,9 @@ _PLACES = {letter: place for place, letter in enumerate("xyzw")} | {
 # Functions that both Metal and CUDA have: inside this namespace the names mean Metal's.
 _SHARED_NAMES = re.findall(
     r"\w+",
-    """abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh cospi exp exp10 exp2
-fabs fdim floor fma fmax fmin fmod frexp ilogb isfinite isinf isnan ldexp log log10 log2 max min modf
-nextafter pow rint round rsqrt signbit sin sincos sinh sinpi sqrt tan tanh trunc""",
+    """abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh cospi exp exp10 exp2 fabs fdim
+    floor fma fmax fmin fmod frexp ilogb isfinite isinf isnan ldexp log log10 log2 max min modf
+    nextafter pow rint round rsqrt signbit sin sincos sinh sinpi sqrt tan tanh trunc""",
 )
 OPEN = "namespace msl_user { " + " ".join(f"using metal::{name};" for name in _SHARED_NAMES)
 CLOSE = "}"

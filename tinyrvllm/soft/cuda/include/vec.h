@@ -50,20 +50,23 @@ template <class V> MSL_INLINE constexpr auto &fourth(V &v) {
   if constexpr (n > 3) detail::fourth(r) = (expression_w);
 #define MSL_ARITHMETIC(OP)                                                                      \
   friend constexpr vec operator OP(vec a, vec b) {                                              \
-    MSL_EACH(a, (T)(a.x OP b.x), (T)(a.y OP b.y), (T)(detail::third(a) OP detail::third(b)), (T)(detail::fourth(a) OP detail::fourth(b)))             \
+    MSL_EACH(a, (T)(a.x OP b.x), (T)(a.y OP b.y), (T)(detail::third(a) OP detail::third(b)),    \
+             (T)(detail::fourth(a) OP detail::fourth(b)))                                       \
     return a;                                                                                   \
   }                                                                                             \
   constexpr vec &operator OP##=(vec b) { return *this = *this OP b; }
 #define MSL_COMPARISON(OP)                                                                      \
   friend constexpr vec<bool, n> operator OP(vec a, vec b) {                                     \
     vec<bool, n> r;                                                                             \
-    MSL_EACH(r, a.x OP b.x, a.y OP b.y, detail::third(a) OP detail::third(b), detail::fourth(a) OP detail::fourth(b))                                 \
+    MSL_EACH(r, a.x OP b.x, a.y OP b.y, detail::third(a) OP detail::third(b),                   \
+             detail::fourth(a) OP detail::fourth(b))                                            \
     return r;                                                                                   \
   }
 #define MSL_UNARY(OP)                                                                           \
   constexpr vec operator OP() const {                                                           \
     vec r;                                                                                      \
-    MSL_EACH(r, (T)(OP x), (T)(OP y), (T)(OP detail::third(*this)), (T)(OP detail::fourth(*this)))                         \
+    MSL_EACH(r, (T)(OP x), (T)(OP y), (T)(OP detail::third(*this)),                             \
+             (T)(OP detail::fourth(*this)))                                                     \
     return r;                                                                                   \
   }
 #define MSL_VECTOR_BODY                                                                              \
