@@ -18,7 +18,7 @@ CHECKED = [
     for start in (
         "matvec kind=BF16 rows=9", "ksplit kind=BF16 rows=9", "gemm kind=BF16 rows=9",
         "gemm kind=Q8_0 rows=20", "ksplit kind=Q8_0 rows=20", "attend_one contexts=(700",
-        "attend_one contexts=(33,) heads=2", "rope rows=2",
+        "attend_one contexts=(33,) heads=2", "rope rows=2", "ksplit rows=8",
     )
 ]  # fmt: skip
 

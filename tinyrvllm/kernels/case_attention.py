@@ -26,7 +26,8 @@ def _rope(
     width = (heads + 2 * kv_heads) * head_dim
     qkv = rng.normal(size=(rows, heads + 2 * kv_heads, head_dim)).astype(np.float32)
     positions = (position + rng.permutation(rows)).astype(np.int32)
-    slots = rng.permutation(layout.num_blocks * block_size)[:rows].astype(np.int32)
+    others = 1 + rng.permutation(layout.num_blocks * block_size - 1)
+    slots = np.array([0, *others[: rows - 1]], np.int32)  # 0 is a place like any other
     slots[rows // 2] = -1 if rows > 1 else slots[0]
     frequencies = 10000.0 ** (-np.arange(rope_dim // 2) / max(rope_dim // 2, 1))
     gains = rng.uniform(0.5, 1.5, (2, head_dim)).astype(np.float32)

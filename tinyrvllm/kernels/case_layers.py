@@ -19,7 +19,7 @@ from .quant import FLOAT_TILES, UNIT, Matrix, row_bytes
 if TYPE_CHECKING:
     from ..mtl.device import Device
 
-MATMULS: dict[str, Callable[[Matmul], Launch]] = {
+MATMULS: dict[str, Callable[..., Launch]] = {
     "matvec": matvec.launch, "ksplit": ksplit.launch, "gemm": gemm.launch,
     "gemm_tensor": gemm_tensor.launch,
 }  # fmt: skip
@@ -55,9 +55,10 @@ def _activate(kind: str, x: Array) -> Array:
 def _matmul(
     device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, outputs: int,
     inputs: int, bias: bool = False, residual: bool = False, activation: str = "",
-    norm: bool = False, squares: bool = False, magnitude: float = 1.0,
+    norm: bool = False, squares: bool = False, magnitude: float = 1.0, simdgroups: int = 0,
 ) -> Prepared:  # fmt: skip
     weight_kind = Kind[kind]
+    more = {"simdgroups": simdgroups} if simdgroups else {}
 
     def matrix() -> tuple[Matrix, Array]:
         raw = random_weights(weight_kind, outputs, inputs, rng)
@@ -92,7 +93,7 @@ def _matmul(
         norm=fused,
     )  # fmt: skip
     if squares:  # check the partial sums instead of y
-        parts_out = matvec.squares_parts(shape)
+        parts_out = matvec.squares_parts(shape, **more)
         target = device.buffer(4 * rows * parts_out)
         squares_span = whole(target)
         width = -(-outputs // parts_out)
@@ -107,7 +108,7 @@ def _matmul(
         y = target
     halves = kernel != "matvec" and weight_kind not in (*FLOAT_TILES, Kind.F16)
     return Prepared(
-        [MATMULS[kernel](shape)], y, expected, scale + 1e-30, 5e-4 if halves else 1e-6
+        [MATMULS[kernel](shape, **more)], y, expected, scale + 1e-30, 5e-4 if halves else 1e-6
     )
 
 

@@ -38,6 +38,10 @@ def _matmuls() -> list[Case]:
             case(kernel, kind="Q8_0", rows=8, outputs=33, inputs=64, magnitude=1e5),
             case(kernel, kind="Q8_0", rows=8, outputs=33, inputs=64, magnitude=1e20),
         ]  # fmt: skip
+    for kernel, rows in (("matvec", 1), ("matvec", 3), ("ksplit", 8), ("ksplit", 16)):
+        for kind in ("Q8_0", "F16"):  # as a GPU of many cores wants it
+            shape = {"kind": kind, "outputs": 130, "inputs": 576}
+            cases.append(case(kernel, rows=rows, **shape, simdgroups=2048))
     for rows in (1, 3, 7):
         for fused in (False, True):
             cases.append(
