@@ -64,3 +64,12 @@ def test_residency_sets_are_refused_before_macos_15() -> None:
         pytest.raises(mtl.MetalError, match="macOS 15"),
     ):
         mtl.ResidencySet(device, [buffer])
+
+
+def test_a_command_may_be_asked_for_again(device: mtl.Device) -> None:
+    """It belongs to its buffer: what the pool gives back is the reference of one message."""
+    with mtl.IndirectCommands(device, capacity=1, slots=1) as program:
+        for _ in range(3):
+            with device.objc.pool():
+                command = program.send.command(program.handle, 0)
+                program.send.set_barrier(command)
