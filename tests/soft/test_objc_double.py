@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.soft.fake_engine import SOURCE
 from tests.soft.hosts import Host
 from tinyrvllm.mtl.api import ffi
 from tinyrvllm.soft import objc_double
@@ -221,3 +222,13 @@ def test_an_empty_dispatch_runs_nothing(host: Host) -> None:
 def test_only_its_own_devices(name: str) -> None:
     with pytest.raises(objc_double.Unavailable, match="expected device 'metal', 'soft' or"):
         objc_double.runtime(name)
+
+
+def test_success_may_store_an_error_too(host: Host) -> None:
+    """Only the result tells failure: a bridge that looks at the error must be seen."""
+    error = ffi.new("id *")
+    with host.pool():
+        message = "MTLDevice newLibraryWithSource:options:error:"
+        library = host(message, host.device, host.objc.string(SOURCE), ffi.NULL, error)
+        assert library and "warnings only" in host.objc.error(error[0])
+        host.release(library)
