@@ -77,6 +77,7 @@ class Conversation:
                 self.show(stream)
         except KeyboardInterrupt:
             stream.abort()
+            stream.wait()
             print("(stopped)", file=sys.stderr)
         if stream.output.finish_reason == "abort":
             print("(stopped)", file=sys.stderr)
@@ -180,6 +181,10 @@ class _Keyboard:
         self._file = sys.stdin.fileno()
         self._before = termios.tcgetattr(self._file)
         tty.setcbreak(self._file)
+        mode = termios.tcgetattr(self._file)
+        # A read never blocks: Ctrl-C discards what `select` has just announced.
+        mode[6][termios.VMIN] = mode[6][termios.VTIME] = 0
+        termios.tcsetattr(self._file, termios.TCSANOW, mode)
 
     def read(self, seconds: float) -> str:
         """What is pressed in this time, or ""."""

@@ -147,6 +147,7 @@ class Worker:
     def _abort(self, id: str) -> None:
         delta = self._engine.abort(id)
         if delta is not None:
+            self.snapshot = self._engine.snapshot()
             self._deliver(delta)
 
     def _deliver(self, delta: Delta) -> None:
