@@ -167,7 +167,7 @@ class StopKey:
         while not self._done.is_set():
             pressed = self._keyboard.read(POLL_SECONDS)
             # An arrow key sends Esc and more, perhaps a moment later.
-            if pressed == ESCAPE and not self._keyboard.read(POLL_SECONDS):
+            if pressed.endswith(ESCAPE) and not self._keyboard.read(POLL_SECONDS):
                 self._stop()
 
 
