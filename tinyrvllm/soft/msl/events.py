@@ -27,6 +27,7 @@ from tinyrvllm.soft.msl.tokens import Tokens
 _MEETING = (
     r"(?:__metal_)?(?:simd|quad)_(?:sum|product|max|min|and|or|xor|any|all|ballot|is_first"
     r"|prefix_\w+|shuffle\w*|broadcast\w*|active_threads_mask)|(?:simdgroup|threadgroup)_barrier"
+    r"|get_(?:left|right)_input_cooperative_tensor"  # for the run() that follows; `run` says little
 )
 _MATRIX = r"simdgroup_(?:load|store|multiply\w*|matrix|\w+8x8)"
 EVENT = re.compile(f"{_MEETING}|{_MATRIX}")

@@ -77,8 +77,11 @@ struct execution_thread {
 };
 
 // A matrix [M][N] that belongs to the threads of a scope; which element is whose is the implementation's business. Here
-// element i of thread t is number i * threads + t, and each thread has one element more than it owns, which is not valid:
-// a kernel that does not ask is_valid_element() writes past its tile. Elements are NaN until they are set.
+// element i of thread t is number i * threads + t, or, where one simdgroup owns tiles of 16 x 16, what MLX relies on in
+// steel/gemm/nax.h (no document of Apple's says so): eight elements of each tile, the tiles row by row, four neighbours
+// in row r and four in row r + 8, where r and their first column come from the lane as in simdgroup_matrix.
+// Each thread has one element more than it owns, which is not valid: a kernel that does not ask is_valid_element()
+// writes past its tile. Elements are NaN until they are set.
 template <class T, int M, int N, class Scope> struct cooperative_tensor {
   typedef T element_type, value_type;
   static constexpr uint threads = Scope::threads, owned = (M * N + threads - 1) / threads;
@@ -87,9 +90,14 @@ template <class T, int M, int N, class Scope> struct cooperative_tensor {
   cooperative_tensor() {
     for (uint i = 0; i <= owned; i++) elements[i] = (T)__builtin_nanf("");
   }
-  static uint place(uint i) {
-    uint t = (msl::arena()->first + msl::thread_index()) % threads;
-    return i < owned ? i * threads + t : M * N;
+  static uint place(uint i) { return place(i, (msl::arena()->first + msl::thread_index()) % threads); }
+  static uint place(uint i, uint t) {  // row * N + column of thread t's element i; M * N or more where there is none
+    if (i >= owned) return M * N;
+    if constexpr (threads == 32 && M % 16 == 0 && N % 16 == 0) {
+      uint tile = i / 8, row = (t / 4 & 4) + t / 2 % 4 + i / 4 % 2 * 8, column = (t / 4 & 2) * 4 + t % 2 * 4 + i % 4;
+      return (tile / (N / 16) * 16 + row) * N + tile % (N / 16) * 16 + column;
+    }
+    return i * threads + t;
   }
   static constexpr size_t get_rank() { return 2; }
   static constexpr ushort get_capacity() { return owned + 1; }

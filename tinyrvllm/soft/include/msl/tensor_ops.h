@@ -1,6 +1,7 @@
 // MetalPerformancePrimitives: matmul2d, C = A B or C = A B + C with tensors (MSL specification 4, section 7.2.1). Every
 // thread of the scope must come; each computes the elements of C that are its own, straight from the operands' memory,
-// so that a missing barrier around run() is a race like any other. The order of a sum is ours: Apple states none.
+// so that a missing barrier around run() is a race like any other. Operands may also be two cooperative tensors of one
+// simdgroup; then the last lane to come computes all of C. The order of a sum is ours: Apple states none.
 #pragma once
 #include "tensor.h"
 
@@ -50,6 +51,36 @@ struct Meeting {  // in the checking mode all lanes of a simdgroup meet here
   static constexpr bool one = true, whole_simdgroup = true;
   static void run(const char *, char *, uint) {}
 };
+// Both operands in the lanes' registers, each as it would be stored: a left one [M][K], or [K][M] if D transposes it.
+template <matmul2d_descriptor D, class Left, class Right, class Result> struct Product {
+  struct In {
+    const Left *left;
+    const Right *right;
+    Result *result;
+    void *padding;
+  };
+  typedef char Out;
+  static constexpr bool one = true, whole_simdgroup = true;
+  static void run(const In *in, char *, uint mask) {
+    float a[D.m * D.k] = {}, b[D.n * D.k] = {};  // [M][K] and [N][K]
+    for (uint l = 0; l < 32; l++)
+      if (mask >> l & 1) {
+        for (uint i = 0; i < Left::owned; i++)
+          a[by_k<D.transpose_left, D.m>(Left::place(i, l))] = (float)in[l].left->elements[i];
+        for (uint i = 0; i < Right::owned; i++)
+          b[by_k<!D.transpose_right, D.n>(Right::place(i, l))] = (float)in[l].right->elements[i];
+      }
+    for (uint l = 0; l < 32; l++)
+      if (mask >> l & 1)
+        for (uint i = 0; i < Result::owned; i++) {
+          uint p = Result::place(i, l);
+          auto &c = in[l].result->elements[i];
+          float before = D.matmul_mode == matmul2d_descriptor::mode::multiply_accumulate ? (float)c : 0.0f;
+          c = (typename Result::value_type)(before + dot(a + p / D.n * D.k, 1, b + p % D.n * D.k, 1, D.k));
+        }
+  }
+  template <bool TURNED, int ROWS> static uint by_k(uint p) { return TURNED ? p % ROWS * D.k + p / ROWS : p; }
+};
 template <class T> struct Operand;
 template <class T, class... Rest> struct Operand<tensor<T, Rest...>> {
   typedef typename tensor<T, Rest...>::value_type value;
@@ -64,7 +95,26 @@ template <matmul2d_descriptor D, class Scope> class matmul2d {
   cooperative_tensor<T, D.m, D.n, Scope> get_destination_cooperative_tensor() const {
     return {};
   }
+  template <class Left, class Right, class T>
+  auto get_left_input_cooperative_tensor() const {
+    return input<Left, D.transpose_left ? D.k : D.m, D.transpose_left ? D.m : D.k>();
+  }
+  template <class Left, class Right, class T>
+  auto get_right_input_cooperative_tensor() const {
+    return input<Right, D.transpose_right ? D.n : D.k, D.transpose_right ? D.k : D.n>();
+  }
 
+  template <class L, class R, class T, int LM, int LN, int RM, int RN, int M, int N>
+  METAL_FUNC void run(cooperative_tensor<L, LM, LN, Scope> &left, cooperative_tensor<R, RM, RN, Scope> &right,
+                      cooperative_tensor<T, M, N, Scope> &c, MSL_SITE) const {
+    static_assert(LM * LN == D.m * D.k && LN == (D.transpose_left ? D.m : D.k) && RM * RN == D.n * D.k &&
+                      RN == (D.transpose_right ? D.k : D.n) && M == D.m && N == D.n,
+                  "matmul2d: an operand or the destination belongs to another operation");
+    static_assert(detail::takes<L, R, T>, "matmul2d: this combination of element types is not supported");
+    typedef detail::Product<D, cooperative_tensor<L, LM, LN, Scope>, cooperative_tensor<R, RM, RN, Scope>,
+                            cooperative_tensor<T, M, N, Scope>> Product;
+    detail::collective<Product>({&left, &right, &c, nullptr}, site);
+  }
   template <class Left, class Right, class T, int M, int N>
   METAL_FUNC void run(Left &left, Right &right, cooperative_tensor<T, M, N, Scope> &c, MSL_SITE) const {
     static_assert(M == D.m && N == D.n, "matmul2d: the destination belongs to another operation");
@@ -92,6 +142,12 @@ template <matmul2d_descriptor D, class Scope> class matmul2d {
   }
 
  private:
+  template <class T, int ROWS, int COLUMNS> static cooperative_tensor<T, ROWS, COLUMNS, Scope> input() {
+    static_assert(Scope::threads == 32, "matmul2d: operands in registers belong to one execution_simdgroup");
+    static_assert((D.m + D.n) * D.k <= 8192, "matmul2d: operands in registers are too large");
+    static_assert(ROWS % 16 == 0 && COLUMNS % 16 == 0, "matmul2d: operands in registers have sides of 16 n");
+    return {};
+  }
   static METAL_FUNC void meet([[maybe_unused]] uint site) {
 #ifdef MSL_CHECK
     metal::detail::collective<detail::Meeting>(0, site);
