@@ -1,4 +1,4 @@
-"""Twenty kernels of other projects, run on the software device and compared with numpy.
+"""Twenty-one kernels of other projects, run on the software device and compared with numpy.
 
 Part of `python -m tests.soft.corpus --run PATH...`; their sources are read from the checkouts. The
 numbers that launch a kernel (tiles, rows per simdgroup) are those of the project's host code.
@@ -124,8 +124,11 @@ def argsort(library: SoftLibrary, name: str) -> None:
 
 @runs("metal_src/mlx_gemm.metal", "gemm_nt_f32_f32_32_32_16_2_2")
 @runs("steel_gemm_fused.metal", "steel_gemm_fused_nn_float16_float16_bm64_bn64_bk16_wm2_wn2")
+@runs(
+    "steel_gemm_fused_nax.metal", "steel_gemm_fused_nax_nt_float32_float32_bm64_bn64_bk256_wm2_wn2"
+)
 def steel_gemm(library: SoftLibrary, name: str) -> None:
-    """simdgroup matrices through thread_elements()."""
+    """simdgroup matrices through thread_elements(), or matmul2d with operands in registers."""
     m, n, k = 70, 90, 100
     half, by_column, tile = "float16" in name, "_nt_" in name, 64 if "bm64" in name else 32
     kind = np.float16 if half else np.float32
@@ -137,7 +140,7 @@ def steel_gemm(library: SoftLibrary, name: str) -> None:
         *[(np.int32, v) for v in sizes],
         *[(np.uint64, 0)] * 3,
         (np.int32, 0),
-        (np.int32, k // 16),
+        (np.int32, k // (256 if "_nax_" in name else 16)),
         (np.int32, 0),
     )
     off = {10: False, 100: False, 110: False, 200: False, 201: False, 202: False, 300: False}

@@ -2,6 +2,7 @@
 
 import re
 
+from tinyrvllm.soft.msl.functions import lambdas
 from tinyrvllm.soft.msl.tokens import Tokens
 
 _SCALARS = "bool|float|half|bfloat|char|uchar|short|ushort|int|uint|long|ulong"
@@ -66,6 +67,23 @@ def braces(tokens: Tokens) -> None:
         inside = {tokens[k] for k in range(i + 1, end)}
         if tokens.kind(i - 2) in ("name", "sign") and end > i + 1 and not inside & {"{", ";", "="}:
             tokens[i], tokens[end] = "metal::braced(", ")"
+
+
+def subscripts(tokens: Tokens) -> None:
+    """`v[i]` -> `v[metal::detail::index<decltype(v)>(i)]` for `auto i` in a lambda that takes autos.
+
+    There `i` may be of a class that converts to an integer, with which clang indexes no vector.
+    """
+    for body in lambdas(tokens, 0, len(tokens)):
+        if tokens[body.start - 1] != ")" or tokens[body.start - 3] != "auto":
+            continue
+        inside = range(body.start, body.stop - 1)
+        local = {tokens[k + 1] for k in inside if tokens[k] == "auto" and tokens[k + 2] == "="}
+        for k in inside:
+            indexed = tokens[k] == "[" and tokens[k + 1] in local and tokens[k + 2] == "]"
+            if indexed and tokens.kind(k - 1) == "name" and tokens[k - 2] in ("(", "="):
+                tokens[k] += f"metal::detail::index<decltype({tokens[k - 1]})>("
+                tokens[k + 2] = ")]"
 
 
 def _possible_vectors(tokens: Tokens) -> set[str]:

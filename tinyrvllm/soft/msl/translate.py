@@ -66,6 +66,7 @@ def translate(preprocessed: str, filename: str, follow: bool = False) -> Unit:
     function_constants = constants.collect(tokens, found)
     listed = kernels.collect(tokens, found)
     threadgroup.rewrite(tokens, found)
+    spelling.subscripts(tokens)
     spelling.vectors(tokens)
     spelling.braces(tokens)
     qualifiers.overloads(tokens, found)

@@ -97,6 +97,13 @@ MSL_INLINE constexpr braced4<A, B, C, D> braced(A a, B b, C c, D d) {
   return {a, b, c, d};
 }
 
+namespace detail {  // an index of a V: an object that stands for an integer becomes one where V is a vector
+template <class V, class I> MSL_INLINE constexpr auto index(const I &i) {
+  if constexpr (size<typename bare<V>::type> > 1 && __is_class(I)) return (int)i;
+  else return i;
+}
+}  // namespace detail
+
 template <class To, class From> MSL_INLINE constexpr To as_type(From f) {
   if constexpr (requires { typename From::unpacked; } && sizeof(To) != sizeof(From))
     return as_type<To>(detail::unpack(f));

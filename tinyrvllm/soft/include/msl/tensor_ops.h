@@ -140,6 +140,11 @@ template <matmul2d_descriptor D, class Scope> class matmul2d {
       }
     }
   }
+  // How a source calls run() that has a function of that name with events (soft/msl/call_paths.py).
+  template <class Left, class Right, class Result>
+  METAL_FUNC void run(msl::From site, Left &left, Right &right, Result &c) const {
+    run(left, right, c, site);
+  }
 
  private:
   template <class T, int ROWS, int COLUMNS> static cooperative_tensor<T, ROWS, COLUMNS, Scope> input() {
