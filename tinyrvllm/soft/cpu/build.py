@@ -6,7 +6,6 @@ work, in the code of the other lanes a matrix operation is nothing (simdgroup_ma
 """
 
 import functools
-import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from tinyrvllm.soft.cpu.instrument import INSTRUMENT_FLAGS, instrument
 from tinyrvllm.soft.cpu.single_flight import SingleFlight
 from tinyrvllm.soft.msl import MSLError
 from tinyrvllm.soft.msl.calls import Level
+from tinyrvllm.soft.msl.constants import as_macros
 from tinyrvllm.soft.msl.translate import KernelUnit, Unit
 
 Constants = Mapping[int, int | float | bool]
@@ -45,7 +45,7 @@ def syntax_diagnostics(unit: Unit, flags: tuple[str, ...]) -> str:
         path = Path(folder) / "syntax.cpp"
         functions = (k.kernel.function for k in unit.kernels.values())
         kernels = (f"constexpr auto msl_kernel{i} = &{f};" for i, f in enumerate(functions))
-        values = _MANY_KERNELS + _values(unit, {})
+        values = _MANY_KERNELS + as_macros(unit.constants, {})
         path.write_text(_program(unit, values, "\n".join(kernels)), encoding="utf-8")
         flags = (*flags, *_mode_flags(unit))
         return compiler.find().check_syntax(path, [*flags, *_including(_header(flags))])
@@ -59,7 +59,7 @@ def kernel(whole: Unit, unit: KernelUnit, constants: Constants, check: bool) -> 
         sides = {"lead": LEAD, "rest": REST} if has_two_sides(whole, unit) else {"lead": LEAD}
         for side, defines in sides.items():
             path, output = Path(folder) / f"{side}.cpp", Path(folder) / f"{side}.o"
-            text = _program(whole, _values(whole, constants), _entry(unit, side, check or bool(whole.steps)))
+            text = _program(whole, as_macros(whole.constants, constants), _entry(unit, side, check or bool(whole.steps)))
             path.write_text(text, encoding="utf-8")
             checks = functools.partial(instrument, side=side, alone=len(sides) == 1)
             code = (*defines, *flags)
@@ -148,20 +148,3 @@ def _entry(unit: KernelUnit, side: str, fibers: bool) -> str:
 def _mode_flags(whole: Unit) -> tuple[str, ...]:
     per_lane = ("-DMSL_MATRIX_PER_LANE",) if whole.per_lane else ()
     return (*per_lane, "-DMSL_FOLLOW") if whole.steps else per_lane
-
-
-def _values(whole: Unit, constants: Constants) -> str:
-    """The function constants' values, for MSL_FUNCTION_CONSTANT in entry.h."""
-    lines = ""
-    for index in whole.constants:
-        value = constants.get(index, 0)
-        text = _float(value) if isinstance(value, float) else str(int(value))
-        lines += f"#define MSL_FC_{index} {text}\n"
-        lines += f"#define MSL_FC_DEFINED_{index} {int(index in constants)}\n"
-    return lines
-
-
-def _float(value: float) -> str:
-    if math.isnan(value):
-        return "NAN"
-    return f"({'-' * (value < 0)}INFINITY)" if math.isinf(value) else f"({value.hex()})"

@@ -23,6 +23,10 @@ class NoDriver(Exception):
     """Why this machine has no CUDA device, and what to do."""
 
 
+class BrokenDriver(NoDriver):
+    """A driver is installed and does not work: nothing that a test may skip."""
+
+
 @functools.cache
 def cuda() -> Any:
     """cuda.bindings.driver, initialised. Raises NoDriver."""
@@ -32,13 +36,16 @@ def cuda() -> Any:
         raise NoDriver(MISSING.format(f"cuda-bindings ({error})")) from None
     try:
         (failed,) = driver.cuInit(0)
-    except Exception as reason:  # noqa: BLE001  (the package's own class for a missing library)
+    except RuntimeError as reason:  # the library is missing
         raise NoDriver(
             f"no NVIDIA driver: {str(reason).splitlines()[0]}; --device cuda needs an NVIDIA GPU "
             "with its driver, --device soft runs everywhere"
         ) from None
     if int(failed):
-        raise NoDriver(f"no NVIDIA driver that works: cuInit says {failed.name}")
+        none = failed.name in ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
+        raise (NoDriver if none else BrokenDriver)(
+            f"no NVIDIA driver that works: cuInit says {failed.name}"
+        )
     return driver
 
 

@@ -1,9 +1,9 @@
 """A translation unit for NVRTC: the user's code, then one entry point."""
 
-import math
 from collections.abc import Mapping
 
 from tinyrvllm.soft.cuda.translate import CLOSE, OPEN
+from tinyrvllm.soft.msl.constants import as_macros
 from tinyrvllm.soft.msl.kernels import Kernel
 from tinyrvllm.soft.msl.translate import KernelUnit, Unit
 
@@ -16,12 +16,12 @@ def syntax(whole: Unit, code: str) -> str:
     """All kernels at once, to be looked at only; every function constant is 0."""
     functions = enumerate(unit.kernel.function for unit in whole.kernels.values())
     lines = (f"constexpr auto msl_kernel{i} = &{function};" for i, function in functions)
-    return _program(code, values(whole, {}), "\n".join(lines) + "\n" + CLOSE)
+    return _program(code, as_macros(whole.constants, {}), "\n".join(lines) + "\n" + CLOSE)
 
 
 def kernel(whole: Unit, code: str, unit: KernelUnit, constants: Constants) -> str:
     """One kernel with its function constants."""
-    return _program(code, values(whole, constants), CLOSE + "\n" + entry(unit.kernel))
+    return _program(code, as_macros(whole.constants, constants), CLOSE + "\n" + entry(unit.kernel))
 
 
 def _program(code: str, values: str, end: str) -> str:
@@ -51,20 +51,3 @@ def entry(kernel: Kernel) -> str:
         f'extern "C" __global__ void __launch_bounds__({threads}) {ENTRY}({", ".join(parameters)}) '
         f"{{ using namespace msl_user; ({kernel.function})({', '.join(arguments)}); }}"
     )
-
-
-def values(whole: Unit, constants: Constants) -> str:
-    """The function constants' values, for MSL_FUNCTION_CONSTANT in entry.h."""
-    lines = ""
-    for index in whole.constants:
-        value = constants.get(index, 0)
-        text = _float(value) if isinstance(value, float) else str(int(value))
-        lines += f"#define MSL_FC_{index} {text}\n"
-        lines += f"#define MSL_FC_DEFINED_{index} {int(index in constants)}\n"
-    return lines
-
-
-def _float(value: float) -> str:
-    if math.isnan(value):
-        return "NAN"
-    return f"({'-' * (value < 0)}INFINITY)" if math.isinf(value) else f"({value.hex()}f)"

@@ -1,6 +1,8 @@
 """Function constants: `constant bool flag [[function_constant(3)]];`."""
 
+import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tinyrvllm.soft.msl import attributes
@@ -61,3 +63,20 @@ def collect(tokens: Tokens, declarations: list[Declaration]) -> dict[int, Functi
             tokens.blank(i, tokens.after(i + 1))
             tokens[i] = f"msl_defined_{name}"
     return found
+
+
+def as_macros(indices: Iterable[int], given: Mapping[int, float]) -> str:
+    """The constants' values, for MSL_FUNCTION_CONSTANT in entry.h; 0 where none is given."""
+    lines = ""
+    for index in indices:
+        value = given.get(index, 0)
+        text = _float(value) if isinstance(value, float) else str(int(value))
+        lines += f"#define MSL_FC_{index} {text}\n"
+        lines += f"#define MSL_FC_DEFINED_{index} {int(index in given)}\n"
+    return lines
+
+
+def _float(value: float) -> str:
+    if math.isnan(value):
+        return "NAN"
+    return f"({'-' * (value < 0)}INFINITY)" if math.isinf(value) else f"({value.hex()}f)"
