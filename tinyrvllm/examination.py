@@ -22,7 +22,6 @@ from tinyrvllm import __version__, hub
 from tinyrvllm.benches.compare import as_text, compare
 from tinyrvllm.benches.greedy import Greedy, prompt
 from tinyrvllm.benches.predict import CHIPS, predictions
-from tinyrvllm.doctor import PARTS
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.kernels import bench, cases, gemm_tensor, shapes
 from tinyrvllm.model import load
@@ -49,9 +48,9 @@ kernel void lane_ownership(device float *owned [[buffer(0)]],  // [32][2]
 
 
 def examine(
-    device: Device, name: str, model: str, say: Say, only: Sequence[str] = PARTS
+    device: Device, name: str, model: str, say: Say, only: Sequence[str]
 ) -> dict[str, Any]:
-    """The report on an open device; `name` is what --device called it."""
+    """The report on an open device; `name` is what --device called it, `only` the parts wanted."""
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "messages": lambda: messages(device),
         "shaders": lambda: shaders(device),
