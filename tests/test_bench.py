@@ -6,11 +6,13 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tiny_models import write_model
 from tinyrvllm import bench
+from tinyrvllm.benches import sweep
 from tinyrvllm.benches.greedy import Greedy, fnv1a, prompt, prompts
 from tinyrvllm.benches.predict import CHIPS
 from tinyrvllm.benches.served import serve
@@ -90,6 +92,22 @@ def test_sweep_is_the_same_alone_and_between_others(
     table = output(capsys, "sweep", *work, "--batch", 5)
     assert alone["rows"][0]["checksum"] in table
     assert len({len(line) for line in table.splitlines() if line.startswith("|")}) == 1
+
+
+def test_sweep_shows_what_it_had_before_ctrl_c(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = ["--model", str(tiny), "--device", "cpu", "--prompt-tokens", "3", "--tokens", "2",
+            "--runs", "1", "--batch", "1", "--batch", "2", "--json"]  # fmt: skip
+
+    def interrupted(*work: Any) -> Any:
+        if len(work[3]) == 2:  # prompts
+            raise KeyboardInterrupt
+        return serve(*work)
+
+    monkeypatch.setattr(sweep, "serve", interrupted)
+    assert bench.main(["sweep", *work]) == 130
+    assert [row["batch"] for row in json.loads(capsys.readouterr().out)["rows"]] == [1]
 
 
 def test_sweep_rates_and_speed_ups(tiny: Path) -> None:

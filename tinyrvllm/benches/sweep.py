@@ -4,7 +4,7 @@ import json
 import platform
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ checksums are equal texts. Peak memory is the process's: give one --device to se
 Then the engine gets the same prompts: the first one, and a step later the others. Served are its
 generated tokens over all seconds; pool use is the largest share of the cache's blocks that were
 held at a time; prefix hits are the share of the prompts' tokens that were found there.
+Ctrl-C shows what was measured until then.
 
 examples:
   python -m tinyrvllm.bench sweep --device cpu --device soft --batch 1 --batch 8 --tokens 16
@@ -87,8 +88,15 @@ def main(argv: list[str]) -> int:
             "length of a prompt"
         )
     rng = args.seed, args.shared_prefix
-    for device in args.device or default:
-        rows += sweep(model, device, batches, args.prompt_tokens, args.tokens, args.runs, *rng)
+    status = 0
+    try:
+        for device in args.device or default:
+            work = (args.prompt_tokens, args.tokens, args.runs)
+            rows.extend(sweep(model, device, batches, *work, *rng))  # keeps what came before Ctrl-C
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        status = 130
     add_speed_ups(rows)
     common.progress("")
     if args.json:
@@ -100,16 +108,15 @@ def main(argv: list[str]) -> int:
         print(as_table(rows))
     if pyplot:
         plot(pyplot, rows, path.name, args.plot)
-    return 0
+    return status
 
 
 def sweep(
     model: Model, device: str, batches: list[int], prompt_tokens: int, tokens: int,
     runs: int, seed: int, shared: int = 0,
-) -> list[Row]:  # fmt: skip
+) -> Iterator[Row]:  # fmt: skip
     """Measures one device at each batch size."""
     greedy = Greedy(model, device, max(batches), prompt_tokens + tokens)
-    rows = []
     for batch in batches:
         texts = prompts(seed, batch, prompt_tokens, greedy.vocab_size, shared)
         measured: list[Generation] = []
@@ -126,18 +133,15 @@ def sweep(
         common.progress(f"{device}, batch {batch}: the engine")
         pool = BlockPool(greedy.num_blocks, BLOCK_SIZE)
         served = serve(model, greedy.runner, pool, texts, tokens)
-        rows.append(
-            Row(
-                device, batch,
-                spread(measured, lambda run: run.tokens_per_second),
-                spread(measured, lambda run: run.ms_per_step),
-                spread(measured, lambda run: run.first_token_ms),
-                spread(measured, lambda run: run.prefill_tokens_per_second),
-                checksums.pop(), served.tokens_per_second, served.pool_use, served.prefix_hits,
-                peak_memory_bytes(), None,
-            )
+        yield Row(
+            device, batch,
+            spread(measured, lambda run: run.tokens_per_second),
+            spread(measured, lambda run: run.ms_per_step),
+            spread(measured, lambda run: run.first_token_ms),
+            spread(measured, lambda run: run.prefill_tokens_per_second),
+            checksums.pop(), served.tokens_per_second, served.pool_use, served.prefix_hits,
+            peak_memory_bytes(), None,
         )  # fmt: skip
-    return rows
 
 
 def spread(runs: list[Generation], of: Callable[[Generation], float]) -> tuple[float, float]:
