@@ -286,6 +286,13 @@ def test_context_end_is_a_length_finish(tiny: str) -> None:
     assert len(output.token_ids) == 3
 
 
+def test_minus_one_is_all_that_the_context_holds(run: Callable[..., tuple[int, str, str]]) -> None:
+    status, out, _ = run("--prompt", "hello", "-c", "16", "--ignore-eos", "-n", "-1", "--json")
+    assert status == 0
+    answer = json.loads(out)
+    assert len(answer["prompt_token_ids"]) + len(answer["token_ids"]) == 17
+
+
 def test_token_ids_out_of_range(tiny: str) -> None:
     with pytest.raises(TinyrvllmError, match="token ids must be from 0 to"):
         LLM(tiny, device="cpu").logits([10**6])

@@ -82,7 +82,8 @@ def resolve(model: str | os.PathLike[str] = DEFAULT_MODEL) -> Path:
         return path
     if path.is_dir():
         found = sorted(file.name for file in path.glob("*.gguf"))
-        raise HubError(f"{path} is a folder; name one GGUF file in it: {_listed(found)}")
+        advice = f"name one GGUF file in it: {', '.join(found)}" if found else "it has no GGUF file"
+        raise HubError(f"{path} is a folder; {advice}")
     raise HubError(
         f"no model {str(model)!r}: expected the path of a GGUF file or a built-in name "
         f"({', '.join(BUILT_IN)}); Hugging Face repositories go with -hf user/repo[:quant]"

@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add("--system", "--system-prompt", metavar="TEXT", help="the chat's system message")
     add(
         "-n", "--max-tokens", type=int, default=128, metavar="N",
-        help="stop after this many tokens (default: %(default)s)",
+        help="stop after this many tokens; -1: at the end of the context (default: %(default)s)",
     )
     add(
         "-c", "--ctx", type=int, metavar="N",
@@ -197,7 +197,7 @@ def sampling_params(args: argparse.Namespace) -> "SamplingParams":
     from tinyrvllm.engine.sampler import SamplingParams
 
     return SamplingParams(
-        max_tokens=args.max_tokens,
+        max_tokens=None if args.max_tokens == -1 else args.max_tokens,
         temperature=args.temperature,
         top_k=args.top_k,
         top_p=args.top_p,

@@ -193,9 +193,11 @@ class LLM:
         if not ids:
             raise TinyrvllmError("the prompt is empty: there is nothing to continue")
         if len(ids) > self.context_length:
+            model = self.model.config.context_length
+            more = " or raise the context (--ctx)" if self.context_length < model else ""
             raise TinyrvllmError(
                 f"the prompt has {len(ids):,} tokens, the context {self.context_length:,}: "
-                "shorten the prompt or raise the context (--ctx)"
+                f"shorten the prompt{more}"
             )
         self._check_ids(ids)
 

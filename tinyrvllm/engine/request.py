@@ -129,7 +129,8 @@ class Request:
         self.ids = list(prompt_ids)
         self.num_prompt = len(self.ids)
         self.params = params
-        self.limit = min(params.max_tokens, context_length - self.num_prompt + 1)
+        room = context_length - self.num_prompt + 1
+        self.limit = room if params.max_tokens is None else min(params.max_tokens, room)
         self.sampler = Sampler(params, self.ids if params.is_penalised else ())
         self.arrival_step = arrival_step
         self.arrived = time.perf_counter()

@@ -31,7 +31,7 @@ class SamplingParams:
     """How one request is continued. Names and meanings are vLLM's.
 
     Attributes:
-        max_tokens: the most tokens to generate.
+        max_tokens: the most tokens to generate; None: as many as the context has room for.
         temperature: logits are divided by it; 0 is greedy.
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens whose probabilities reach this sum.
@@ -48,7 +48,7 @@ class SamplingParams:
             nothing. They are of the model's own distribution, before all of the above.
     """
 
-    max_tokens: int = 16
+    max_tokens: int | None = 16
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -66,7 +66,7 @@ class SamplingParams:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         checks = {
-            "max_tokens": (self.max_tokens >= 1, "at least 1"),
+            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1, or None"),
             "temperature": (0 <= self.temperature < float("inf"), "a number from 0 up"),
             "top_k": (self.top_k >= 0, "0 (all) or more"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
