@@ -99,7 +99,7 @@ def main() -> int:
         tests = [str(ROOT / "tests/mtl/test_apple.py")]
         return subprocess.run(
             [qemu, "-L", str(folder / "root"), str(python), "-m", "pytest", "-q",
-             "-p", "no:cacheprovider", *tests],
+             "--noconftest", "-p", "no:cacheprovider", *tests],
             env=os.environ | variables, cwd=ROOT, check=False,
         ).returncode  # fmt: skip
 

@@ -3,12 +3,18 @@
 typedef unsigned long long u64;
 typedef long long i64;
 typedef struct { u64 width, height, depth; } Size;
+typedef struct { u64 location, length; } Range;
 typedef struct { i64 major, minor, patch; } Version;
 typedef struct { void *name; const char *types; } Description;
 
 void *fake_default_device;  // what MTLCreateSystemDefaultDevice returns
 int fake_translated, fake_pools, fake_releases;
 Size fake_groups, fake_threads;
+Range fake_range;
+void *fake_encoder, *fake_pipeline, *fake_buffers[3];
+u64 fake_offsets[3], fake_scope;
+int (*fake_lock_state)(void);  // PyGILState_Check: has the caller kept the interpreter's lock?
+int fake_lock_kept;
 const char *fake_length_types = "Q16@0:8";
 static char object, array;
 
@@ -27,8 +33,18 @@ static Version version(void *self, void *cmd) { return (Version){15, 3, 1}; }
 static double start(void *self, void *cmd) { return 2.5; }
 static u64 count(void *self, void *cmd) { return self == &array; }
 static void *at(void *self, void *cmd, u64 i) { return i == 0 ? &object : 0; }
+static void note_lock(void) { fake_lock_kept = fake_lock_state ? fake_lock_state() : -1; }
+static void wait(void *self, void *cmd) { note_lock(); }
+static void set_pipeline(void *self, void *cmd, void *pipeline) { fake_pipeline = pipeline; }
+static void barrier(void *self, void *cmd, u64 scope) { fake_scope = scope; }
+static void set_buffers(void *self, void *cmd, void **buffers, u64 *offsets, Range range) {
+    for (u64 i = 0; i < range.length && i < 3; i++)
+        fake_buffers[i] = buffers[i], fake_offsets[i] = offsets[i];
+    fake_range = range;
+}
 static void dispatch(void *self, void *cmd, Size groups, Size threads) {
-    fake_groups = groups, fake_threads = threads;
+    fake_encoder = self, fake_groups = groups, fake_threads = threads;
+    note_lock();
 }
 
 static struct { const char *name; void *imp; const char *types; } methods[] = {
@@ -45,6 +61,10 @@ static struct { const char *name; void *imp; const char *types; } methods[] = {
     {"count", count, "Q16@0:8"},
     {"objectAtIndex:", at, "@24@0:8Q16"},
     {"dispatchThreadgroups:threadsPerThreadgroup:", dispatch, "v64@0:8{?=QQQ}16{?=QQQ}40"},
+    {"setComputePipelineState:", set_pipeline, "v24@0:8@16"},
+    {"setBuffers:offsets:withRange:", set_buffers, "v48@0:8r^@16r^Q24{_NSRange=QQ}32"},
+    {"memoryBarrierWithScope:", barrier, "v24@0:8Q16"},
+    {"waitUntilCompleted", wait, "v16@0:8"},
     {"endEncoding", 0, "v16@0:8"},
 };
 enum { METHODS = sizeof methods / sizeof *methods };

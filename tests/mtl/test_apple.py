@@ -4,11 +4,13 @@ The stand-in has a real objc_msgSend, so structs, doubles and pointers travel as
 calling convention has it: on x86-64 as on an Intel Mac, on aarch64 as on Apple silicon.
 """
 
+import ctypes
 import os
 import platform
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cffi
@@ -16,6 +18,7 @@ import pytest
 
 from tinyrvllm.mtl import MetalError, api, apple
 from tinyrvllm.mtl.objc import ObjC
+from tinyrvllm.mtl.recording import Recording
 from tinyrvllm.soft.cpu import compiler
 
 SOURCE = Path(__file__).with_name("fake_objc.c")
@@ -45,6 +48,9 @@ def fake(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         typedef struct { uint64_t width, height, depth; } Size;
         extern void *fake_default_device; extern int fake_translated, fake_pools, fake_releases;
         extern Size fake_groups, fake_threads; extern const char *fake_length_types;
+        typedef struct { uint64_t location, length; } Range; extern Range fake_range;
+        extern void *fake_encoder, *fake_pipeline, *fake_buffers[3]; extern int fake_lock_kept;
+        extern uint64_t fake_offsets[3], fake_scope; extern int (*fake_lock_state)(void);
     """)
     opened = view.dlopen(str(library))
     real = api.ffi.dlopen
@@ -56,6 +62,7 @@ def fake(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     right = opened.fake_length_types
     yield opened
     opened.fake_length_types = right
+    opened.fake_lock_state = view.NULL
 
 
 def send(runtime: apple.AppleRuntime, message: str, receiver: Any, *arguments: Any) -> Any:
@@ -77,6 +84,63 @@ def test_values_travel_by_their_types(fake: Any) -> None:
     groups, threads = fake.fake_groups, fake.fake_threads
     assert (groups.width, groups.height, groups.depth) == (2, 3, 5)
     assert (threads.width, threads.height, threads.depth) == (7, 11, 13)
+
+
+@pytest.fixture
+def recording(fake: Any) -> Recording:
+    """For a device of which only the messages matter."""
+    return Recording(SimpleNamespace(objc=ObjC(apple.AppleRuntime())))  # type: ignore[arg-type]
+
+
+def handle(address: int) -> Any:
+    """A pipeline, buffer or encoder with this for its object; nothing of it is looked at."""
+    commands = SimpleNamespace(buffers=set(), dispatches=0)
+    return Handle(handle=api.ffi.cast("id", address), check=lambda *_: None, commands=commands)
+
+
+class Handle(SimpleNamespace):
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def test_recorded_sends_travel_by_their_types(fake: Any, recording: Recording) -> None:
+    """Two replays of the same dispatch, in two encoders."""
+    buffers = [(handle(1 << 47), 0), (handle(0x2000), (1 << 40) + 8), (handle(0x3000), 4)]
+    recording.record(handle(0x4000), (2, 3, 5), (7, 11, 13), buffers)
+    for address in (0x5000, (1 << 46) + 16):
+        encoder = handle(address)
+        recording.execute(encoder)
+        assert int(api.ffi.cast("uintptr_t", fake.fake_encoder)) == address
+        groups, threads, bound = fake.fake_groups, fake.fake_threads, fake.fake_range
+        assert (groups.width, groups.height, groups.depth) == (2, 3, 5)
+        assert (threads.width, threads.height, threads.depth) == (7, 11, 13)
+        assert (bound.location, bound.length) == (0, 3)
+        assert [int(api.ffi.cast("uintptr_t", p)) for p in fake.fake_buffers] == [
+            1 << 47, 0x2000, 0x3000,
+        ]  # fmt: skip
+        assert list(fake.fake_offsets) == [0, (1 << 40) + 8, 4]
+        assert int(api.ffi.cast("uintptr_t", fake.fake_pipeline)) == 0x4000
+        assert fake.fake_scope == api.MTLBarrierScopeBuffers
+        assert encoder.commands.dispatches == 1 and len(encoder.commands.buffers) == 3
+
+
+def test_recorded_values_that_do_not_fit_are_refused(recording: Recording) -> None:
+    for offset, groups in ((-1, (1, 1, 1)), (1 << 64, (1, 1, 1)), (0, (-1, 1, 1))):
+        with pytest.raises(OverflowError):
+            recording.record(handle(16), groups, (1, 1, 1), [(handle(32), offset)])
+    with pytest.raises(TypeError, match="void"):
+        recording.record(SimpleNamespace(handle=16, check=lambda _: None), (1, 1, 1), (1, 1, 1), [])
+
+
+def test_a_replay_keeps_the_interpreters_lock_and_a_wait_does_not(
+    fake: Any, recording: Recording
+) -> None:
+    check = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p).value
+    fake.fake_lock_state = cffi.FFI().cast("int(*)(void)", check)
+    recording.record(handle(16), (1, 1, 1), (1, 1, 1), [])
+    recording.execute(handle(32))
+    assert fake.fake_lock_kept == 1
+    send(apple.AppleRuntime(), "MTLCommandBuffer waitUntilCompleted", handle(32).handle)
+    assert fake.fake_lock_kept == 0
 
 
 def test_strings_pools_and_version(fake: Any) -> None:

@@ -4,12 +4,17 @@ The counterpart of indirect.py for devices and drivers without indirect command 
 same two calls: `record` and `execute`. Everything that a message needs is made when it is
 recorded, so a replay is a flat loop over (function, arguments): at most three sends a dispatch, and
 one for each barrier.
+
+ctypes makes these sends, and keeps the interpreter's lock. cffi gives it up for each call: beside a
+thread that computes in Python, some of the 900 sends of a step waited 5 ms to get it back
+(`sys.getswitchinterval`). These messages only note something down; those that wait go through cffi.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .api import C_TYPES, Method, MTLBarrierScopeBuffers, declare, ffi
+from .api import C_TYPES, MTLBarrierScopeBuffers, declare, ffi
 from .buffer import Buffer
 from .library import Pipeline, Size
 
@@ -23,10 +28,20 @@ MESSAGES = declare(
     dispatch="MTLComputeCommandEncoder dispatchThreadgroups:threadsPerThreadgroup:",
     barrier="MTLComputeCommandEncoder memoryBarrierWithScope:",
 )
-# A struct of one pointer travels as the pointer itself does, on x86-64 and on arm64. But cffi reads
-# it when the call is made: so the encoder, another one in each replay, can be in arguments that
-# are the same ones in all.
-ffi.cdef("typedef struct { id object; } Receiver;")
+
+
+class _Range(ctypes.Structure):
+    _fields_ = [("location", ctypes.c_uint64), ("length", ctypes.c_uint64)]
+
+
+class _Size(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("width", "height", "depth")]
+
+
+TYPES: dict[str, Any] = {  # as api.C_TYPES, for ctypes
+    "@": ctypes.c_void_p, "^@": ctypes.c_void_p, "^Q": ctypes.c_void_p, "Q": ctypes.c_uint64,
+    "{QQ}": _Range, "{QQQ}": _Size,
+}  # fmt: skip
 
 
 class Recording:
@@ -35,12 +50,11 @@ class Recording:
     def __init__(self, device: "Device", label: str = "") -> None:
         self.label = label
         self.count = 0
-        self._receiver = ffi.new("Receiver *")  # the encoder of the replay at hand
+        self._encoder = ctypes.c_void_p()  # of the replay at hand: an argument of every send
         bound = device.objc.messages(MESSAGES)
-        self._functions = {
-            name: self._function(getattr(bound, name), method) for name, method in MESSAGES.items()
-        }
+        self._functions = {name: self._function(getattr(bound, name)) for name in MESSAGES}
         self._sends: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._values: list[Any] = []  # memory that arguments point to
         self._buffers: dict[Buffer, None] = {}
         self._pipeline: Pipeline | None = None  # the one that is set at this point of a replay
 
@@ -65,30 +79,39 @@ class Recording:
             self._pipeline = pipeline
         handles = ffi.new("id[]", [buffer.handle for buffer, _ in buffers])
         offsets = ffi.new("uint64_t[]", [offset for _, offset in buffers])
-        self._add("set_buffers", handles, offsets, ffi.new("NSRange *", (0, len(buffers)))[0])
-        sizes = ffi.new("MTLSize *", groups)[0], ffi.new("MTLSize *", threads)[0]
-        self._add("dispatch", *sizes)
+        self._add("set_buffers", handles, offsets, (0, len(buffers)))
+        self._add("dispatch", groups, threads)
         self._buffers.update(dict.fromkeys(buffer for buffer, _ in buffers))
         self.count += 1
 
-    def _add(self, message: str, *arguments: Any) -> None:
-        function, *first = self._functions[message]
-        self._sends.append((function, (*first, *arguments)))
+    def _add(self, message: str, *values: Any) -> None:
+        function, first = self._functions[message]
+        if first:
+            self._values += values
+            values = tuple(map(in_c, MESSAGES[message].arguments, values))
+        self._sends.append((function, (*first, *values)))
 
-    def _function(self, send: Any, method: Method) -> tuple[Any, ...]:
+    def _function(self, send: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """What a replay calls, and its first arguments. A runtime that tells its C function has
         that called with no Python in between."""
-        receiver = self._receiver
         if not hasattr(send, "native"):
-            return (lambda *arguments: send(receiver.object, *arguments),)
-        function, name = send.native
-        arguments = ", ".join(["Receiver", "SEL", *(C_TYPES[kind] for kind in method.arguments)])
-        return ffi.cast(f"{C_TYPES[method.returns]}(*)({arguments})", function), receiver[0], name
+            return (lambda *values: send(ffi.cast("id", self._encoder.value), *values)), ()
+        function, selector = send.native
+        call = ctypes.PYFUNCTYPE(None)(in_c("@", function).value)
+        return call, (self._encoder, in_c("@", selector))
 
     def execute(self, encoder: "Encoder") -> None:
         """Replays every recorded dispatch in an encoder."""
-        self._receiver.object = encoder.handle
+        self._encoder.value = in_c("@", encoder.handle).value
         for function, arguments in self._sends:
             function(*arguments)
         encoder.commands.buffers.update(self._buffers)
         encoder.commands.dispatches += self.count
+
+
+def in_c(letter: str, value: Any) -> Any:
+    """A value as ctypes passes it to a C function, by its @encode letter.
+
+    cffi makes it, which raises TypeError or OverflowError for what the type cannot hold.
+    """
+    return TYPES[letter].from_buffer_copy(ffi.buffer(ffi.new(f"{C_TYPES[letter]} *", value)))
