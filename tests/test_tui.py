@@ -10,6 +10,7 @@ from textual.widgets import Input, OptionList, Static
 
 from tests.tiny_models import write_model
 from tinyrvllm import LLM, SamplingParams
+from tinyrvllm.cli.flags import parser
 from tinyrvllm.tui import ModelPicker, TerminalUI, engine_panel, models_in
 
 HANG_SECONDS = 300
@@ -157,3 +158,14 @@ def test_the_panel_names_all_that_happens() -> None:
         "▣■■▒·", "preempt 7 tokens to feed again",
     ):  # fmt: skip
         assert wanted in text
+
+
+def test_a_named_model_is_opened_at_once(folder: Path) -> None:
+    flags = ["--tui", str(folder), "--model", str(folder / "tiny.gguf"), "--device", "cpu"]
+    app = TerminalUI.of_flags(parser().parse_args(flags))
+
+    async def scene(pilot: Pilot[None]) -> None:
+        await ready(pilot)
+        assert words(app, "note") == ["tiny.gguf is ready"]
+
+    drive(app, scene)

@@ -17,7 +17,7 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tinyrvllm import hub
-from tinyrvllm.cli.flags import device_options, open_llm, sampling_params
+from tinyrvllm.cli.flags import device_options, model_path, open_llm, sampling_params
 from tinyrvllm.engine.request import Delta
 from tinyrvllm.engine.sampler import SamplingParams
 from tinyrvllm.errors import TinyrvllmError
@@ -82,7 +82,7 @@ class TerminalUI(App[None]):
         open_llm: "Callable[[str], LLM]",
         params: SamplingParams,
         system: str | None = None,
-        model: str | None = None,
+        model: str | None = None,  # opened at once
     ) -> None:
         super().__init__()
         self.folder, self.open_llm, self.params, self.model = folder, open_llm, params, model
@@ -105,7 +105,9 @@ class TerminalUI(App[None]):
         def open_model(name: str) -> "LLM":
             return open_llm(hub.resolve(name), args)
 
-        return cls(args.tui, open_model, sampling_params(args), args.system)
+        named = args.hf or args.shape or args.model != hub.DEFAULT_MODEL
+        model = str(model_path(args)) if named else None
+        return cls(args.tui, open_model, sampling_params(args), args.system, model)
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -240,8 +242,7 @@ class Rate:
 def engine_panel(snapshot: dict[str, Any], events: list[Any], rate: float) -> Text:
     """`LLM.snapshot()` and `LLM.events()` as text: figures, requests, blocks, what happened."""
     totals, running = snapshot["totals"], snapshot["running"]
-    text = Text()
-    title = "bold"
+    text, title = Text(), "bold"
     text.append(f"step {snapshot['step']:,}", title)
     text.append(f"  {snapshot['rows']} tokens at once, {rate:.0f} a second\n")
     hits = 100 * totals["prefix_hits"] / max(1, totals["prefix_queries"])
@@ -285,7 +286,7 @@ def _blocks(snapshot: dict[str, Any]) -> Text:
             text.append("▒" if block["cached"] else "·", "dim")
         if number % 32 == 31:
             text.append("\n ")
-    text.append("\n ■ held  ▣ shared  ▒ free, remembered  · free\n", "dim")
+    text.append("\n ■ held  ▣ shared  ▒ remembered  · free\n", "dim")
     return text
 
 

@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--tui", nargs="?", const=hub.cache_dir(), type=Path, metavar="FOLDER",
         help="chat full-screen, with the engine at work beside it and the models of FOLDER to "
-        "choose from (default: the cache's)",
+        "choose from (default: the cache's); with --model that one is opened at once",
     )
     add("--json", action="store_true", help="print one JSON object per prompt, at its end")
     add("--debug", action="store_true", help="tokens, timings, costs, memory on standard error")
