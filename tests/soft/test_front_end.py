@@ -34,6 +34,8 @@ VALID = {
     "array of threadgroup structs": "struct S { float a[4]; uint n; };\n" + body("threadgroup S s[2]; s[0].a[1] = 1;"),
     "threadgroup atomic": body("threadgroup atomic_uint n; atomic_store_explicit(&n, 0, memory_order_relaxed);"),
     "threadgroup pointer": body("threadgroup float s[4]; threadgroup float *p = s; p[0] = 1;"),
+    "aligned threadgroup array": body("alignas(16) threadgroup float s[4], t[4]; *(threadgroup float4 *)s = 1; t[0] = 2;"),
+    "aligned as a type is": body("alignas(float4) threadgroup half s[8]; s[0] = 1;"),
     "threadgroup array of a template": body("threadgroup array<half, 8> s; s[0] = 1;"),
     "two instances, and a copy that address spaces make doubtful": "struct B { half d; };\n"
     "template <typename T> kernel void f(device T *a, device B *b) { threadgroup T s[4]; s[0] = 1; "
@@ -67,6 +69,7 @@ INVALID = {
     "threadgroup variable in a helper": ("float f() {\n  threadgroup float s[4];\n  return s[0];\n}", 4, "variable 's' in the threadgroup address space cannot be declared in the non-kernel function 'f'"),
     "threadgroup variable at program scope": ("threadgroup float s[4];", 3, "program scope variable must reside in constant address space"),
     "33 KB of threadgroup memory": (body("threadgroup float s[8448]; s[0] = 1;"), 4, "threadgroup memory exceeds the limit of 32768 bytes"),
+    "threadgroup variable aligned to more than 16": (body("alignas(32) threadgroup float s[8]; s[0] = 1;"), 4, "multiples of 16 bytes"),
     "initialised threadgroup variable": (body("threadgroup float s[1] = {1};"), 4, "initializer for threadgroup variable is not allowed"),
     "buffer 31": ("kernel void k(device float *a [[buffer(31)]]) { }", 3, "must be between 0 and 30"),
     "one slot twice": ("kernel void k(device float *a [[buffer(1)]], device float *b [[buffer(1)]]) { }", 3, "two parameters of kernel 'k' have [[buffer(1)]]"),
@@ -76,6 +79,7 @@ INVALID = {
     "half4 where float4 is due": ("kernel void k(device float4 *a, device half4 *h) {\n  a[0] = h[0];\n}", 4, "from incompatible type"),
     "missing semicolon": (body("a[0] = 1"), 4, "expected ';'"),
     "unbalanced brace": ("kernel void k(device float *a) { if (1) { }", 3, "expected '}'"),
+    "loop without parentheses": (body("for *a; a[0] = simd_sum(1);"), 4, "expected '('"),
     "too few components": (body("float4 v = float4(1, 2); a[0] = v.x;"), 4, "a vector constructor needs as many components"),
     "inside a template": ("template <typename T> kernel void f(device T *a) {\n  a[0] = T(b);\n}\ntemplate [[host_name(\"x\")]] kernel void f<half>(device half *);", 4, "undeclared identifier 'b'"),
 }  # fmt: skip

@@ -99,8 +99,10 @@ class Tokens:
         return i
 
     def after(self, opening: int) -> int:
-        """The position after the bracket that closes the one at `opening`."""
+        """The position after the bracket that closes the one at `opening`. Raises MSLError."""
         left = self[opening]
+        if left not in _CLOSERS:
+            raise self.error(opening, "expected '('")
         right, depth, i = _CLOSERS[left], 0, opening
         while i < len(self.list):
             x = self.list[i].text
