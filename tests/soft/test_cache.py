@@ -1,17 +1,19 @@
 """The cache of compiled kernels: found again, rebuilt when damaged, shared by processes."""
 
 import errno
-import io
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.stopping import stopped_at
 from tinyrvllm import mtl
 from tinyrvllm.soft.cpu import cache, compiler, native
 from tinyrvllm.soft.cpu.execute import Dispatch, run
@@ -97,44 +99,28 @@ def test_two_processes_at_once(folder: Path) -> None:
 # ---- faults: whatever fails, the answer is right or an error says why, and the cache stays whole
 
 
-@pytest.mark.parametrize("where", ["mkdir", "mkstemp", "write", "replace"])
+@pytest.mark.parametrize("where", ["mkdir", "write_bytes", "replace"])
 def test_a_full_disk_costs_the_cache_and_nothing_else(
     where: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
     elsewhere = str(folder / "soft")
-    originals = {"mkdir": Path.mkdir, "mkstemp": tempfile.mkstemp, "replace": os.replace}
+    owner = os if where == "replace" else Path
+    original = getattr(owner, where)
 
     def fail(*arguments: object, **named: object) -> object:
-        place = named["dir"] if where == "mkstemp" else arguments[-1 if where == "replace" else 0]
-        if str(place).startswith(elsewhere):
-            raise full
-        return originals[where](*arguments, **named)
+        if str(arguments[0]).startswith(elsewhere):
+            if where == "write_bytes":  # a part of it finds room
+                original(arguments[0], arguments[1][:1])  # type: ignore[index]
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*arguments, **named)
 
-    if where == "write":
-        monkeypatch.setattr(os, "fdopen", lambda handle, mode: _FullFile(handle, elsewhere))
-    else:
-        owner = {"mkdir": Path, "mkstemp": tempfile, "replace": os}[where]
-        monkeypatch.setattr(owner, where, fail)
+    monkeypatch.setattr(owner, where, fail)
     with pytest.warns(UserWarning, match="cannot be kept.*No space left.*TINYRVLLM_CACHE"):
         assert result() == 42
     assert not list((folder / "soft").glob("*"))  # no part of a file either
     monkeypatch.undo()
     monkeypatch.setenv("TINYRVLLM_CACHE", str(folder))
     assert result() == 42 and len(kernels(folder)) == 1
-
-
-class _FullFile(io.FileIO):
-    """Takes nothing in one folder."""
-
-    def __init__(self, handle: int, folder: str) -> None:
-        super().__init__(handle, "wb")
-        self._full = os.readlink(f"/proc/self/fd/{handle}").startswith(folder)
-
-    def write(self, content: object) -> int:
-        if self._full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().write(content)  # type: ignore[arg-type]
 
 
 def test_no_room_anywhere_is_an_error_that_says_so(
@@ -144,7 +130,7 @@ def test_no_room_anywhere_is_an_error_that_says_so(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with mtl.open_device("soft") as device:
-        monkeypatch.setattr(tempfile, "mkstemp", fail)
+        monkeypatch.setattr(Path, "write_bytes", fail)
         monkeypatch.setattr(tempfile, "mkdtemp", fail)
         with pytest.raises(mtl.MetalError, match="does not compile:\n.*No space left on device"):
             device.library_from_source(SOURCE + "// no room")
@@ -161,3 +147,36 @@ def test_a_process_killed_while_it_fills_the_cache(entries: int, folder: Path) -
         process.kill()
     assert result() == 42  # what it left is whole, or not given out
     assert [p for p in kernels(folder) if cache.get(p.name)]
+
+
+def at_each_line(stop: Callable[..., bool]) -> int:
+    """Stops `put` over an older entry at each of its lines; after how many something is left over.
+
+    What the cache gives out is the old content or the new, whole.
+    """
+    old, new = b"old" * 50_000, b"new" * 50_000
+    left_over = 0
+    for line in itertools.count(1):
+        before = len(list(cache.put("a", old).parent.iterdir()))
+        stopped = stop(line, (cache,), lambda: cache.put("a", new))
+        found = cache.get("a")
+        assert found is None or found.read_bytes() in (old, new), f"at line {line}"
+        left_over += len(list(cache.directory().iterdir())) - before
+        if not stopped:
+            assert line > 20 and found is not None
+            return left_over
+    raise AssertionError
+
+
+def test_ctrl_c_at_every_line_of_storing(folder: Path) -> None:
+    assert at_each_line(stopped_at) <= 1  # just before it would have tidied up
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_killed_at_every_line_of_storing(folder: Path) -> None:
+    code = (  # a process without threads, which may fork
+        "from tests.soft.test_cache import at_each_line\n"
+        "from tests.stopping import killed_at\n"
+        "at_each_line(killed_at)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)

@@ -5,6 +5,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import uuid
 import warnings
 from pathlib import Path
 
@@ -76,14 +77,13 @@ def _sum(path: Path) -> Path:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+        temporary.write_bytes(content)
         os.replace(temporary, path)
-    except OSError as error:
-        os.unlink(temporary)
+    except PermissionError:
         # Windows: another process may have the same entry loaded.
-        same = isinstance(error, PermissionError) and path.exists() and path.read_bytes() == content
-        if not same:
+        if not (path.exists() and path.read_bytes() == content):
             raise
+    finally:
+        temporary.unlink(missing_ok=True)
