@@ -94,11 +94,12 @@ class Recording:
     def _function(self, send: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """What a replay calls, and its first arguments. A runtime that tells its C function has
         that called with no Python in between."""
+        encoder = self._encoder
         if not hasattr(send, "native"):
-            return (lambda *values: send(ffi.cast("id", self._encoder.value), *values)), ()
+            return (lambda *values: send(ffi.cast("id", encoder.value), *values)), ()
         function, selector = send.native
         call = ctypes.PYFUNCTYPE(None)(in_c("@", function).value)
-        return call, (self._encoder, in_c("@", selector))
+        return call, (encoder, in_c("@", selector))
 
     def execute(self, encoder: "Encoder") -> None:
         """Replays every recorded dispatch in an encoder."""
