@@ -25,6 +25,8 @@ def rewrite(tokens: Tokens, declarations: list[Declaration]) -> None:
 def _function(tokens: Tokens, d: Declaration, is_kernel: bool) -> None:
     count = 0
     for i in range(*d.body):
+        if tokens[i] == "alignas":
+            _alignment(tokens, i)
         if tokens[i] != "threadgroup":
             continue
         first = i  # `static`, `volatile` and `const` may stand before it
@@ -46,6 +48,18 @@ def _function(tokens: Tokens, d: Declaration, is_kernel: bool) -> None:
         _choose_branches(tokens, d)
         tokens[d.body[0]] = "{ struct msl_frame {};"
         tokens[d.body[1] - 1] = f"MSL_STATIC_BYTES({d.start}, {count}) }}"
+
+
+def _alignment(tokens: Tokens, i: int) -> None:
+    """`alignas(16) threadgroup float tile[64];`: 16 is what every threadgroup variable has here."""
+    end = tokens.after(i + 1)
+    if tokens[end] == "threadgroup":
+        specifier = tokens.text(i, end)
+        tokens.blank(i, end)
+        tokens[i] = (
+            f"{{ struct {specifier} msl_aligned {{}}; static_assert(alignof(msl_aligned) <= 16, "
+            '"threadgroup variables lie at multiples of 16 bytes here"); }'
+        )
 
 
 def _choose_branches(tokens: Tokens, d: Declaration) -> None:

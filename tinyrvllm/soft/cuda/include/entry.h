@@ -22,7 +22,7 @@
 #define MSL_LAST(name) (void)0
 
 #define MSL_KERNEL_RESULT MSL_INLINE void
-#define MSL_THREADGROUP(name, T, K) __shared__ T name
+#define MSL_THREADGROUP(name, T, K) __shared__ __align__(16) T name
 #define MSL_STATIC_BYTES(kernel, count)
 
 extern __shared__ __align__(16) char msl_threadgroup[];   // [[threadgroup(n)]] arguments, one after another
