@@ -2,84 +2,61 @@
 
     python -m tests.soft.mutate [--part bridge] [--sample 30] [--seed 0] [--jobs 2]
 
-A mutant is a copy of the package with one change in one place: a comparison moved or turned, a
-condition negated, a number off by one, two arguments swapped, a call or a result dropped. It is
-caught when a test of its part fails, or does not end. Changes that nobody can see are not made:
-texts of errors, annotations, type checks, numbers of a printed table. What does not compile is no mutant.
+A mutant is a copy of the package with one change in one place (`mutants.py`). It is caught when a
+test of its part fails, or does not end. What does not compile is no mutant; what changes nothing
+that anybody could see stands in `equivalent.tsv` with the reason.
 """
 
 import argparse
-import ast
-import copy
+import csv
 import random
-import re
-import resource
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.soft.mutants import Mutant, of_header, of_python
+from tests.soft.workshop import Workshop
+
 ROOT = Path(__file__).parents[2]
-CPU_SECONDS = 400  # of a mutant's tests, which take 10 to 60; a turned comparison may loop for ever
 
 
 @dataclass(frozen=True)
 class Part:
     files: tuple[str, ...]  # globs below tinyrvllm
-    tests: tuple[str, ...]  # first those that catch most
+    tests: tuple[str, ...]  # globs below tests
     compiles_alike: bool = False  # a change here leaves compiled kernels as they are
 
 
 PARTS = {
     "bridge": Part(
-        ("mtl/objc.py", "mtl/buffer.py", "mtl/library.py", "mtl/command.py", "mtl/indirect.py",
-         "mtl/recording.py", "mtl/device.py"),
-        ("tests/mtl/test_bridge.py", "tests/mtl/test_faults.py", "tests/mtl/test_indirect.py",
-         "tests/mtl/test_recording.py", "tests/mtl/test_argument_buffers.py", "tests/mtl/test_api.py",
-         "tests/mtl/test_profile.py", "tests/soft/test_languages.py"),
+        ("mtl/*.py",),
+        ("mtl/test_*.py", "soft/test_broken_hosts.py", "soft/test_languages.py"),
         compiles_alike=True,
     ),
     "double": Part(
         ("soft/objc_double/*.py",),
-        ("tests/mtl/test_bridge.py", "tests/soft/test_objc_double.py", "tests/soft/test_hazards.py",
-         "tests/soft/test_languages.py", "tests/soft/test_broken_hosts.py", "tests/mtl/test_faults.py",
-         "tests/mtl/test_argument_buffers.py", "tests/mtl/test_indirect.py"),
+        ("mtl/test_[!a]*.py", "mtl/test_argument_buffers.py", "soft/test_*double*.py",
+         "soft/test_hazards.py", "soft/test_languages.py", "soft/test_broken_hosts.py"),
         compiles_alike=True,
     ),
     "front end": Part(
         ("soft/msl/*.py",),
-        ("tests/soft/test_front_end.py", "tests/soft/test_stdlib_language.py",
-         "tests/soft/test_diverging.py", "tests/soft/test_compile_cli.py",
-         "tests/soft/test_call_paths.py", "tests/soft/test_stdlib_vectors.py",
-         "tests/soft/test_stdlib_refusals.py", "tests/soft/test_cpu_kernels.py"),
+        ("soft/test_front_end*.py", "soft/test_call_paths.py", "soft/test_diverging.py",
+         "soft/test_compile_cli.py", "soft/test_cpu_kernels.py", "soft/test_cpu_language.py",
+         "soft/test_stdlib_language.py", "soft/test_stdlib_refusals.py",
+         "soft/test_stdlib_vectors.py", "soft/test_stdlib_cooperative.py",
+         "mtl/test_argument_buffers.py"),
     ),
     "headers": Part(
         ("soft/cpu/runtime.h", "soft/cpu/entry.h", "soft/cpu/engine.cpp", "soft/include/msl/simd_ops.h",
          "soft/include/msl/quad_ops.h", "soft/include/msl/integer.h", "soft/include/msl/pack.h",
          "soft/include/msl/construct.h", "soft/include/msl/relational.h"),
-        ("tests/soft/test_cpu_language.py", "tests/soft/test_stdlib_simd.py",
-         "tests/soft/test_stdlib_vectors.py", "tests/soft/test_stdlib_integer.py",
-         "tests/soft/test_diverging.py", "tests/soft/test_cpu_kernels.py",
-         "tests/soft/test_call_paths.py", "tests/soft/test_cpu_workers.py"),
+        ("soft/test_cpu_*.py", "soft/test_stdlib_*.py", "soft/test_diverging.py",
+         "soft/test_call_paths.py"),
     ),
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Mutant:
-    part: str
-    file: str  # below tinyrvllm
-    line: int
-    what: str
-    text: str  # of the whole changed file
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.what}"
 
 
 def mutants(part: str) -> list[Mutant]:
@@ -89,143 +66,35 @@ def mutants(part: str) -> list[Mutant]:
     made = []
     for file in files:
         changes = of_python if file.suffix == ".py" else of_header
-        source, name = file.read_text(encoding="utf-8"), str(file.relative_to(package))
-        made += [Mutant(part, name, *change) for change in changes(source)]
+        source, name = file.read_text(encoding="utf-8"), file.relative_to(package).as_posix()
+        made += [Mutant(name, *change) for change in changes(source)]
     return made
 
 
-# ---- Python
-
-_TURNED = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
-_ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult}
-
-
-def of_python(source: str) -> Iterator[tuple[int, str, str]]:
-    """(line, what was changed, the new text) for each change."""
-    tree = ast.parse(source)
-    for number, node in enumerate(ast.walk(tree)):
-        node.number = number  # type: ignore[attr-defined]
-    for node in _visible(tree):
-        for what, change in _changes(node):
-            changed = copy.deepcopy(tree)
-            target = next(n for n in ast.walk(changed) if n.number == node.number)  # type: ignore[attr-defined]
-            change(target)
-            text = ast.unparse(ast.fix_missing_locations(changed))
-            if text != ast.unparse(tree):
-                yield node.lineno, f"{what}: {ast.unparse(node).splitlines()[0][:60]}", text  # type: ignore[attr-defined]
-
-
-def _visible(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes whose change a caller can see: no texts, types, imports or messages of errors."""
-    for name, child in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list", "bases"):
-            continue
-        for item in child if isinstance(child, list) else [child]:
-            hidden = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)
-            if not isinstance(item, ast.AST) or isinstance(item, hidden):
-                continue
-            if isinstance(item, ast.If) and ast.unparse(item.test) == "TYPE_CHECKING":
-                continue
-            yield item
-            yield from _visible(item)
-
-
-def _changes(node: ast.AST) -> Iterator[tuple[str, object]]:
-    match node:
-        case ast.Compare(ops=[op]) if type(op) in _TURNED:
-            yield "turned", lambda n: n.ops.__setitem__(0, _TURNED[type(n.ops[0])]())
-        case ast.BoolOp():
-            other = ast.Or if isinstance(node.op, ast.And) else ast.And
-            yield "and/or", lambda n: setattr(n, "op", other())
-        case ast.BinOp() if type(node.op) in _ARITHMETIC:
-            yield "arithmetic", lambda n: setattr(n, "op", _ARITHMETIC[type(n.op)]())
-        case ast.Constant(value=bool()):
-            yield "other truth", lambda n: setattr(n, "value", not n.value)
-        case ast.Constant(value=int()):
-            yield "one more", lambda n: setattr(n, "value", n.value + 1)
-        case ast.If() | ast.While():
-            yield "negated", lambda n: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))
-        case ast.Expr(value=ast.Call()):
-            yield "dropped", lambda n: setattr(n, "value", ast.Constant(None))
-        case ast.Return(value=value) if value is not None:
-            yield "nothing returned", lambda n: setattr(n, "value", ast.Constant(None))
-        case ast.Call(args=[_, _, *_], keywords=[]):
-            yield "swapped", lambda n: n.args.__setitem__(slice(0, 2), n.args[1::-1])
-
-
-# ---- C++
-
-_RULES = (
-    (r" < ", " <= "), (r" <= ", " < "), (r" == ", " != "), (r" != ", " == "), (r" \+ ", " - "),
-    (r" - ", " + "), (r" & ", " | "), (r" \| ", " & "), (r" && ", " || "), (r" >> ", " << "),
-    (r"(?<![\w.])(\d+)(?=u?\b[^\w.])", lambda m: str(int(m[1]) + 1)),
-    (r"^  +[\w>.\[\]-]+ [|&]?= [^;]*;$", ";"),
-)  # fmt: skip
-
-
-def of_header(source: str) -> Iterator[tuple[int, str, str]]:
-    lines = source.split("\n")
-    for number, line in enumerate(lines):
-        code = line.split("//")[0].rstrip("\\ ")
-        if not code.strip() or code.startswith("#") or "static_assert" in code or '"' in code:
-            continue
-        for pattern, new in _RULES:
-            for match in re.finditer(pattern, code):
-                changed = code[: match.start()] + re.sub(pattern, new, match[0] + " ")[: -1 or None]
-                changed = changed + line[match.end() :]
-                text = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
-                yield number + 1, f"{match[0].strip()} in {code.strip()[:60]}", text
-
-
-# ---- the verdict
-
-
-def judge(mutant: Mutant) -> str:
-    """ "caught", "refused" (it does not compile) or "survived"."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        place = Path(folder)
-        ignore = shutil.ignore_patterns("__pycache__")
-        for name in ("tinyrvllm", "tests"):
-            shutil.copytree(ROOT / name, place / name, ignore=ignore)
-        shutil.copy(ROOT / "pyproject.toml", place)
-        (place / "tinyrvllm" / mutant.file).write_text(mutant.text, encoding="utf-8")
-        part = PARTS[mutant.part]
-        environment = {"PYTHONPATH": folder, "OPENBLAS_NUM_THREADS": "1"}
-        if not part.compiles_alike:
-            environment["TINYRVLLM_CACHE"] = str(place / "cache")
-        if mutant.file.endswith((".h", ".cpp")) and not _compiles(place, environment):
-            return "refused"
-        return "survived" if _passes(place, part.tests, environment) else "caught"
-
-
-def _compiles(place: Path, environment: dict[str, str]) -> bool:
-    code = "from tinyrvllm.soft.cpu import build, native; build._header(build.LEAD); native.engine(False)"
-    return _run([sys.executable, "-c", code], place, environment) == 0
-
-
-def _passes(place: Path, tests: tuple[str, ...], environment: dict[str, str]) -> bool:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not long"]
-    # what judges changes to the bridge by itself, and what is slow and no judge
-    unwanted = "not changed_bridge and not killed and not two_processes"
-    return _run([*command, "-k", unwanted, *tests], place, environment) == 0
-
-
-def _run(command: list[str], place: Path, environment: dict[str, str]) -> int:
-    import os
-
-    done = subprocess.run(
-        command, cwd=place, env=os.environ | environment, capture_output=True, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS)),
-    )  # fmt: skip
-    return done.returncode
-
-
-def sample(part: str, count: int, seed: int) -> list[Mutant]:
+def sample(part: str, count: int | None, seed: int) -> list[Mutant]:
+    """Some of them, or all, in random order: a run that is cut short is a sample too."""
     every = mutants(part)
-    return random.Random(seed).sample(every, min(count, len(every)))
+    random.Random(seed).shuffle(every)
+    return every[:count]
+
+
+def equivalent() -> dict[tuple[str, str], str]:
+    """(file, what was changed) -> why nobody could see it."""
+    text = Path(__file__).with_name("equivalent.tsv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return {(row["file"], row["change"]): row["reason"] for row in rows}
+
+
+def judged(part: str, chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Each mutant with its verdict: "caught", "refused", "survived" or "equivalent"."""
+    known = equivalent()
+    workshop = Workshop(PARTS[part].tests, PARTS[part].compiles_alike, jobs)
+    with workshop.folder, ThreadPoolExecutor(jobs) as pool:
+        workshop.measure()
+        verdicts = pool.map(workshop.judge, chosen)
+        for mutant, verdict in zip(chosen, verdicts, strict=True):
+            same = verdict == "survived" and (mutant.file, mutant.what) in known
+            yield mutant, "equivalent" if same else verdict
 
 
 def main() -> None:
@@ -233,7 +102,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--part", choices=PARTS, action="append")
-    parser.add_argument("--sample", type=int, default=30, help="of each part")
+    parser.add_argument("--sample", type=int, help="of each part (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
@@ -241,12 +110,11 @@ def main() -> None:
         chosen = sample(part, options.sample, options.seed)
         print(f"{part}: {len(mutants(part))} mutants, {len(chosen)} of them:", flush=True)
         counts: Counter[str] = Counter()
-        with ThreadPoolExecutor(options.jobs) as pool:
-            for mutant, verdict in zip(chosen, pool.map(judge, chosen), strict=True):
-                counts[verdict] += 1
-                print(f"  {verdict:8} {mutant}", flush=True)
+        for mutant, verdict in judged(part, chosen, options.jobs):
+            counts[verdict] += 1
+            print(f"  {verdict:10} {mutant}", flush=True)
         tried = counts["caught"] + counts["survived"]
-        print(f"  caught {counts['caught']} of {tried}; {counts['refused']} do not compile", flush=True)
+        print(f"  caught {counts['caught']} of {tried}; {dict(counts)}", flush=True)
 
 
 if __name__ == "__main__":

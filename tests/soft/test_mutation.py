@@ -3,28 +3,36 @@
 The fast form of this is `test_broken_hosts.py`, whose 61 changes of the bridge need no process.
 """
 
+from collections import Counter
+
 import pytest
 
-from tests.soft.mutate import PARTS, judge, mutants, of_header, of_python, sample
+from tests.soft.mutants import of_header, of_python
+from tests.soft.mutate import PARTS, equivalent, judged, mutants, sample
 
 PYTHON = '''
+MODE = api.MTLModeShared
+SENT = declare(start="Queue start", stop="Queue stop")
 def clip(x: int, low: int = 0) -> int:
     """Not below low: 2 < 3."""
     if x < low and x != 7:
         raise ValueError(f"{x + 1} is below")
-    notes.append(x)
-    return max(low, x - 1)
+    notes.append("ünï", x)
+    return max(low, x - 1)  # never
 '''
 
 
 def test_changes_of_python() -> None:
-    made = {what: text for _, what, text in of_python(PYTHON)}
+    made = {what.removesuffix(" in clip"): text for _, what, text in of_python(PYTHON)}
     assert sorted(what.split(":")[0] for what in made) == [
         "and/or", "arithmetic", "dropped", "negated", "nothing returned", "one more", "one more",
-        "one more", "swapped", "turned", "turned",
+        "one more", "one more", "start sends stop's message", "swapped", "swapped", "turned",
+        "turned",
     ]  # fmt: skip
-    assert "if x <= low and x != 7" in made["turned: x < low"]
-    assert "max(x - 1, low)" in made["swapped: max(low, x - 1)"]
+    assert "if (x <= low) and x != 7" in made["turned: x < low"]
+    assert "return (max(x - 1, low))  # never" in made["swapped: max(low, x - 1)"]
+    assert "notes.append(x, 'ünï')" in made["swapped: notes.append('ünï', x)"]
+    assert "MODE = (api.MTLModeShared + 1)" in made["one more: api.MTLModeShared in module"]
     assert all("is below" in text and "2 < 3" in text for text in made.values())
 
 
@@ -34,17 +42,16 @@ def test_changes_of_cpp() -> None:
     assert found == [(3, "<"), (3, "+"), (3, "&"), (3, "1"), (3, "3")]
 
 
-@pytest.mark.long
-def test_a_changed_line_is_caught() -> None:
-    [mutant] = [m for m in mutants("bridge") if m.what == "negated: if self.in_flight:"]
-    assert judge(mutant) == "caught"
+def test_what_is_said_to_change_nothing_can_still_be_changed() -> None:
+    possible = {(m.file, m.what) for part in PARTS for m in mutants(part)}
+    assert equivalent().keys() <= possible
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 def test_most_changed_lines_are_caught(part: str) -> None:
-    """The survivors that are known are listed, with the reason, in docs/evidence.md."""
-    verdicts = {m: judge(m) for m in sample(part, 40, 0)}
-    survivors = [str(m) for m, verdict in verdicts.items() if verdict == "survived"]
-    tried = sum(verdict != "refused" for verdict in verdicts.values())
-    assert len(survivors) <= tried / 20, survivors
+    """At least 95 %. What is known to change nothing is listed, with the reason, and not counted."""
+    verdicts = list(judged(part, sample(part, 60, 0), 2))
+    survivors = [str(m) for m, verdict in verdicts if verdict == "survived"]
+    counts = Counter(verdict for _, verdict in verdicts)
+    assert len(survivors) <= 0.05 * (counts["caught"] + counts["survived"]), survivors

@@ -1,0 +1,139 @@
+"""One change in one place: what `mutate.py` does to a file, Python or C++.
+
+A comparison moved or turned, a condition negated, a number or one of Metal's constants off by one,
+two arguments or two messages swapped, a call or a result dropped. Changes that nobody can see are not made: texts of errors, annotations,
+type checks, numbers of a printed table.
+"""
+
+import ast
+import copy
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+Change = tuple[int, str, str]  # line, what was changed, the whole new text
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str  # below tinyrvllm
+    line: int
+    what: str
+    text: str  # of the whole changed file
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}"
+
+
+# ---- Python
+
+_TURNED: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_ARITHMETIC: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
+}  # fmt: skip
+
+
+def of_python(source: str) -> Iterator[Change]:
+    """Each change, with its function's name: "turned: x < low in clip"."""
+    for node, function in _visible(ast.parse(source), ""):
+        for what, place, new in _changes(node):
+            old = ast.unparse(place)
+            if new != old:
+                described = (
+                    f"{what}: {ast.unparse(node).splitlines()[0][:60]} in {function or 'module'}"
+                )
+                yield place.lineno, described, _replaced(source, place, new)
+
+
+def _visible(node: ast.AST, function: str) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+    """Nodes whose change a caller can see, with the function around them."""
+    for name, child in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "bases"):
+            continue
+        for item in child if isinstance(child, list) else [child]:
+            hidden = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)
+            if not isinstance(item, ast.AST) or isinstance(item, hidden):
+                continue
+            if isinstance(item, ast.If) and ast.unparse(item.test) == "TYPE_CHECKING":
+                continue
+            named = isinstance(item, ast.FunctionDef | ast.ClassDef)
+            inner = ".".join(filter(None, [function, item.name])) if named else function
+            if isinstance(item, ast.expr | ast.stmt):
+                yield item, inner
+            yield from _visible(item, inner)
+
+
+def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr, str]]:
+    """(what, the expression that changes, its new text)."""
+
+    def with_field(name: str, value: object) -> str:
+        changed = copy.copy(node)
+        setattr(changed, name, value)
+        return f"({ast.unparse(changed)})"
+
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in _TURNED:
+            yield "turned", node, with_field("ops", [_TURNED[type(op)]()])
+        case ast.BoolOp():
+            yield (
+                "and/or",
+                node,
+                with_field("op", ast.Or() if isinstance(node.op, ast.And) else ast.And()),
+            )
+        case ast.BinOp() if type(node.op) in _ARITHMETIC:
+            yield "arithmetic", node, with_field("op", _ARITHMETIC[type(node.op)]())
+        case ast.Constant(value=bool()):
+            yield "other truth", node, str(not node.value)
+        case ast.Constant(value=int()):
+            yield "one more", node, str(node.value + 1)
+        case ast.If() | ast.While():
+            yield "negated", node.test, f"(not ({ast.unparse(node.test)}))"
+        case ast.Expr(value=ast.Call() as call):
+            yield "dropped", call, "None"
+        case ast.Return(value=value) if value is not None:
+            yield "nothing returned", value, "None"
+        case ast.Attribute(value=ast.Name("api"), attr=name) if name.startswith("MTL"):
+            yield "one more", node, f"({ast.unparse(node)} + 1)"
+        case ast.Call(func=ast.Name("declare"), keywords=messages):
+            for a, b in itertools.pairwise(messages):
+                yield f"{a.arg} sends {b.arg}'s message", a.value, ast.unparse(b.value)
+        case ast.Call(args=[_, _, *_], keywords=[]):
+            first, second, *rest = node.args
+            if ast.unparse(first) != ast.unparse(second):
+                yield "swapped", node, with_field("args", [second, first, *rest])
+
+
+def _replaced(source: str, place: ast.expr, new: str) -> str:
+    """The source with one expression replaced; columns of the syntax tree count bytes."""
+    lines = source.encode().splitlines(keepends=True)
+    first, last = place.lineno - 1, (place.end_lineno or 0) - 1
+    before, after = lines[first][: place.col_offset], lines[last][place.end_col_offset :]
+    return b"".join([*lines[:first], before, new.encode(), after, *lines[last + 1 :]]).decode()
+
+
+# ---- C++
+
+_RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r" < ", " <= "), (r" <= ", " < "), (r" == ", " != "), (r" != ", " == "), (r" \+ ", " - "),
+    (r" - ", " + "), (r" & ", " | "), (r" \| ", " & "), (r" && ", " || "), (r" >> ", " << "),
+    (r"(?<![\w.])(\d+)(?=u?\b[^\w.])", lambda m: str(int(m[1]) + 1)),
+    (r"^  +[\w>.\[\]-]+ [|&]?= [^;]*;$", ";"),
+)  # fmt: skip
+
+
+def of_header(source: str) -> Iterator[Change]:
+    lines = source.split("\n")
+    for number, line in enumerate(lines):
+        code = line.split("//")[0].rstrip("\\ ")
+        if not code.strip() or code.startswith("#") or "static_assert" in code or '"' in code:
+            continue
+        for pattern, new in _RULES:
+            for match in re.finditer(pattern, code):
+                changed = code[: match.start()] + re.sub(pattern, new, match[0] + " ")[: -1 or None]
+                changed = changed + line[match.end() :]
+                text = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
+                yield number + 1, f"{match[0].strip()} in {code.strip()[:60]}", text
