@@ -6,7 +6,7 @@ import pytest
 from tests.mtl.test_bridge import KERNELS
 from tinyrvllm import mtl
 from tinyrvllm.mtl.recording import Recording
-from tinyrvllm.soft.objc_double import MTLComputeCommandEncoder
+from tinyrvllm.soft.objc_double import MTLComputeCommandEncoder, ObjCError
 
 
 def test_replay(device: mtl.Device) -> None:
@@ -67,3 +67,16 @@ def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
                 "barrier", "set_buffers", "dispatch_groups",
                 "barrier", "set_pipeline", "set_buffers", "dispatch_groups",
             ]  # fmt: skip
+
+
+def test_numbers_that_do_not_fit_show_on_the_double() -> None:
+    with mtl.open_device("soft") as device, device.buffer(160) as a:
+        recording = Recording(device)
+        geometry = device.library(KERNELS).pipeline("geometry")
+        recording.record(geometry, (1 << 64, 1, 1), (1, 1, 1), [(a, 0)])
+        commands = device.commands()
+        takes = "dispatchThreadgroups:threadsPerThreadgroup: takes"
+        with pytest.raises(ObjCError, match=takes), commands, commands.encoder() as encoder:
+            recording.execute(encoder)
+        with pytest.raises(OverflowError):
+            recording.record(geometry, (1, 1, 1), (1, 1, 1), [(a, -1)])
