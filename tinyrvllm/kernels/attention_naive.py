@@ -4,7 +4,7 @@ import struct
 
 from . import reduce
 from .attention import Attention
-from .launch import Argument, Launch, Span, ceil_div, reads, updates, writes
+from .launch import Argument, Cost, Launch, Span, ceil_div, reads, updates, writes
 
 THREADS = 256
 
@@ -29,7 +29,7 @@ def launches(attention: Attention, scratch: Span, queries: int, keys: int) -> li
         "<5I2f", queries, keys, a.heads, a.layout.kv_heads, a.window, a.scale, a.softcap
     )
 
-    def step(kernel: str, count: int, *arguments: Argument) -> Launch:
+    def step(kernel: str, count: int, cost: Cost, *arguments: Argument) -> Launch:
         return Launch(
             shader="attention_naive",
             kernel=kernel,
@@ -38,17 +38,27 @@ def launches(attention: Attention, scratch: Span, queries: int, keys: int) -> li
             threads=(THREADS, 1, 1),
             arguments=arguments,
             parameters=parameters,
+            cost=cost,
             rows=queries,
             shape=f"{keys} keys",
         )
 
+    q_count, k_bytes, score_bytes = queries * a.heads * head_dim, 4 * gathered, 4 * score_count
+    flops = 2 * score_count * head_dim
     return [
         step(
-            "naive_gather", gathered, reads(a.k_pool), reads(a.v_pool), reads(a.block_tables),
-            writes(k), writes(v),
+            "naive_gather", gathered,
+            Cost(2 * gathered * a.layout.dtype.itemsize, 2 * k_bytes),
+            reads(a.k_pool), reads(a.v_pool), reads(a.block_tables), writes(k), writes(v),
         ),
-        step("naive_scores", score_count, reads(a.q), reads(k), writes(scores)),
-        step("naive_mask", score_count, updates(scores)),
+        step(
+            "naive_scores", score_count, Cost(4 * q_count + k_bytes, score_bytes, flops),
+            reads(a.q), reads(k), writes(scores),
+        ),
+        step("naive_mask", score_count, Cost(0, score_bytes), updates(scores)),
         reduce.softmax(scores, scores, a.heads * queries, keys),
-        step("naive_apply", queries * a.heads * head_dim, reads(scores), reads(v), writes(a.out)),
+        step(
+            "naive_apply", q_count, Cost(score_bytes + k_bytes, 4 * q_count, flops),
+            reads(scores), reads(v), writes(a.out),
+        ),
     ]  # fmt: skip

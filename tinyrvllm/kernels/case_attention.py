@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 def _rope(
     device: "Device", rng: np.random.Generator, kernel: str, rows: int, heads: int, kv_heads: int,
     head_dim: int, rope_dim: int, interleaved: bool = False, norm: bool = False, f32: bool = False,
-    position: int = 0, block_size: int = 16,
+    position: int = 0, block_size: int = 16, magnitude: float = 1.0,
 ) -> Prepared:  # fmt: skip
     layout = KvLayout(rows // block_size + 2, block_size, kv_heads, head_dim, f32)
     width = (heads + 2 * kv_heads) * head_dim
-    qkv = rng.normal(size=(rows, heads + 2 * kv_heads, head_dim)).astype(np.float32)
+    qkv = rng.normal(size=(rows, heads + 2 * kv_heads, head_dim)) * magnitude
+    qkv = qkv.astype(np.float32)
     positions = (position + rng.permutation(rows)).astype(np.int32)
     others = 1 + rng.permutation(layout.num_blocks * block_size - 1)
     slots = np.array([0, *others[: rows - 1]], np.int32)  # 0 is a place like any other
@@ -79,7 +80,8 @@ def _rope(
     full = qkv.astype(np.float64)
     full[:, :heads] = q_want
     expected_all = np.concatenate([full.ravel(), *want[1:]]).astype(np.float64)
-    return Prepared(launches, gathered, expected_all, np.abs(expected_all) + 1, 1e-6 if f32 else 6e-4)
+    scale = np.abs(expected_all) + magnitude
+    return Prepared(launches, gathered, expected_all, scale, 1e-6 if f32 else 6e-4)
 
 
 def attend(

@@ -19,7 +19,7 @@ def launch(
     """y [rows, inputs] float = scale * table[ids]; an id of -1 gives zeros.
 
     ids: [rows] int32, each -1 or below table.outputs. squares: [rows, squares_parts] float,
-    receives partial sums of squares of y for a fused norm.
+    receives partial sums of squares of y for a fused norm (matmul.FusedNorm).
     """
     columns = table.inputs
     if y.nbytes < rows * columns * 4:

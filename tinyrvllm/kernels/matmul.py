@@ -17,6 +17,7 @@ ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}  # numbers of co
 MATVEC_ROWS = 4  # up to here matvec wins, up to KSPLIT_ROWS ksplit, above gemm
 KSPLIT_ROWS = 16
 FUSED_ROWS = 32  # up to here scratch has room for what a folded norm needs
+SHRINK = 2.0**-32  # of x before it is squared for a norm; as in common.h
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class FusedNorm:
     """An RMS norm of x folded into matvec: x * weight on the way in, 1 / rms on the way out."""
 
     weight: Span  # [inputs] float
-    squares: Span  # [rows, parts] float: partial sums of squares of each row of x
+    squares: Span  # [rows, parts] float: partial sums of squares of x * SHRINK
     parts: int
     epsilon: float
 
@@ -48,7 +49,7 @@ class Matmul:
     residual: Span | None = None  # [rows, residual_stride] float; may be y
     residual_stride: int = 0  # 0: outputs
     norm: FusedNorm | None = None  # matvec only
-    squares: Span | None = None  # matvec only: receives sums of squares of y, see FusedNorm
+    squares: Span | None = None  # matvec only: receives what the next norm wants, see FusedNorm
 
     def __post_init__(self) -> None:
         up = self.up

@@ -24,7 +24,7 @@ def _matmuls() -> list[Case]:
     for kernel in MATMULS:
         # Every type; outputs that fill no tile; K of one block, ragged where a type allows it.
         cases += [case(kernel, kind=kind, rows=3, outputs=33, inputs=512) for kind in KINDS]
-        for rows in (1, 2, 4, 5, 8, 9, 16, 17, 33, 40):
+        for rows in range(1, 41):
             cases.append(case(kernel, kind="Q8_0", rows=rows, outputs=70, inputs=96))
         for columns in (1, 7, 33, 130):
             cases.append(case(kernel, kind="F16", rows=5, outputs=columns, inputs=columns))
@@ -63,13 +63,18 @@ def _rows() -> list[Case]:
         cases.append(case("softmax", rows=3, columns=columns, masked=0.5))
     cases += [
         case("rmsnorm", rows=2, columns=576, residual=True),
-        case("rmsnorm", rows=1, columns=960, magnitude=1e10),
+        case("rmsnorm", rows=1, columns=960, magnitude=1e5),
+        case("rmsnorm", rows=1, columns=960, magnitude=1e20),
+        case("rmsnorm", rows=2, columns=960, magnitude=1e-4),  # where epsilon counts
         case("softmax", rows=2, columns=1500),
         case("softmax", rows=2, columns=40, masked=1.0),
     ]
     for columns in (1, 7, 130, 4096, 4097, 9000):
         cases += [case("argmax", rows=3, columns=columns, values=v) for v in ("ties", "nan")]
     cases += [case("argmax", rows=2, columns=130, values=v) for v in ("all_nan", "masked")]
+    for rows, columns in ((1, 1), (4, 130), (3, 9000)):
+        cases.append(case("advance", rows=rows, columns=columns))
+    cases.append(case("advance", rows=6, columns=33, block_size=8, blocks=2))
     for columns, k in ((1, 1), (7, 3), (130, 130), (1000, 40), (5000, 256)):
         cases += [case("top_k", rows=2, columns=columns, k=k, values=v) for v in ("ties", "normal", "nan")]
     return cases
@@ -82,12 +87,14 @@ def _elements() -> list[Case]:
         for count in (1, 1000)
     ]
     for activation in ("silu", "gelu_tanh", "gelu"):
-        for magnitude in (3.0, 100.0):
+        for magnitude in (3.0, 100.0, 1e5, 1e18):  # a product of two: 1e36 is a float
             cases.append(case("gate", count=700, activation=activation, magnitude=magnitude))
     cases.append(case("to_half", count=300, magnitude=1e5))
+    cases += [case(kernel, count=300, magnitude=1e20) for kernel in ("add", "softcap", "copy")]
     for taps in (2, 3, 4):
         cases.append(case("short_conv", rows=(1, 5, 1), channels=70, taps=taps))
     cases.append(case("short_conv", rows=(1, 2, 9), channels=64, taps=3, fresh=True))
+    cases.append(case("short_conv", rows=(2, 1), channels=200, taps=3, magnitude=1e5))
     return cases
 
 
@@ -100,7 +107,9 @@ def _ropes() -> list[Case]:
         case("rope", rows=2, heads=2, kv_heads=1, head_dim=20, rope_dim=14, norm=True),
         case("rope", **smollm, f32=True),
         case("rope", **smollm, f32=True, position=131_000),
+        case("rope", **smollm, f32=True, magnitude=1e20),
         case("rope", rows=1, heads=4, kv_heads=1, head_dim=256, rope_dim=256, norm=True),
+        case("rope", rows=3, heads=2, kv_heads=2, head_dim=32, rope_dim=32, norm=True, f32=True, magnitude=1e20),
         case("rope", rows=20, heads=3, kv_heads=3, head_dim=18, rope_dim=10, f32=True),
         case("rope", rows=3, heads=2, kv_heads=1, head_dim=16, rope_dim=0, block_size=8),
     ]
@@ -120,20 +129,37 @@ def _attentions() -> list[Case]:
         case("attend_one", contexts=(50, 3), heads=14, kv_heads=2, head_dim=18, f32=True, softcap=5.0),
         case("attend_one", contexts=(40, 41), heads=3, kv_heads=3, head_dim=7, block_size=8),
         case("attend_one", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
+        case("attend_one", contexts=(5, 37), heads=8, kv_heads=1, head_dim=16, f32=True, unused=1e30),
         case("attend_one", contexts=(1100,), heads=2, kv_heads=1, head_dim=16, f32=True, magnitude=1e3),
         case("attend_tile", contexts=(33, 100, 5), queries=(33, 50, 1), **smollm),
         case("attend_tile", contexts=(100, 40), queries=(50, 7), **smollm, window=20),
+        case("attend_tile", contexts=(2, 15, 16, 17), queries=(2, 15, 9, 16), **smollm),
+        case("attend_tile", contexts=(1023, 1024, 1025), queries=(33, 2, 5), **smollm),
+        case("attend_tile", contexts=(1025, 90), queries=(40, 90), **smollm, window=512),
         case("attend_tile", contexts=(60,), queries=(60,), **smollm, f32=True),
+        case("attend_tile", contexts=(5, 37), queries=(3, 20), **smollm, f32=True, unused=1e30),
+        case("attend_tile", contexts=(37,), queries=(20,), **smollm, f32=True, magnitude=1e20),
         case("attend_tile", contexts=(40,), queries=(17,), heads=2, kv_heads=1, head_dim=128),
         case("attend_tile", contexts=(40,), queries=(35,), heads=2, kv_heads=1, head_dim=18, softcap=3.0),
         case("attend_wide", contexts=(40, 9), queries=(35, 3), heads=4, kv_heads=1, head_dim=256, window=9),
+        case("attend_wide", contexts=(2, 15, 16, 17), queries=(2, 15, 9, 16), heads=2, kv_heads=1, head_dim=256),
+        case("attend_wide", contexts=(1023, 1024, 1025), queries=(9, 2, 5), heads=2, kv_heads=1, head_dim=256, window=1024),
         case("attend_wide", contexts=(40,), queries=(12,), heads=2, kv_heads=2, head_dim=130),
         case("attend_wide", contexts=(40,), queries=(35,), heads=2, kv_heads=1, head_dim=80, f32=True),
+        case("attend_wide", contexts=(5, 37), queries=(3, 20), heads=2, kv_heads=1, head_dim=80, f32=True, unused=1e30),
+        case("attend_wide", contexts=(37,), queries=(20,), heads=2, kv_heads=1, head_dim=80, f32=True, magnitude=1e20),
         case("naive", contexts=(40,), queries=(7,), **smollm, window=12),
+        case("naive", contexts=(1025,), queries=(2,), **smollm, window=2000),
         case("naive", contexts=(17,), queries=(1,), heads=4, kv_heads=1, head_dim=18, f32=True, softcap=4.0),
+        case("naive", contexts=(17,), queries=(3,), heads=4, kv_heads=2, head_dim=18, f32=True, unused=1e30),
+        case("naive", contexts=(17,), queries=(3,), heads=4, kv_heads=2, head_dim=18, f32=True, magnitude=1e20),
     ]  # fmt: skip
     for ratio in range(1, 9):
-        cases.append(case("attend_one", contexts=(21,), heads=ratio, kv_heads=1, head_dim=16))
+        shape = {"heads": 2 * ratio, "kv_heads": 2}
+        cases.append(case("attend_one", contexts=(21,), head_dim=16, **shape))
+        cases.append(case("attend_tile", contexts=(21,), queries=(5,), head_dim=64, **shape))
+        cases.append(case("attend_wide", contexts=(21,), queries=(5,), head_dim=256, **shape))
+        cases.append(case("naive", contexts=(21,), queries=(5,), head_dim=64, **shape))
     return cases
 
 

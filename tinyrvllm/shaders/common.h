@@ -28,6 +28,16 @@ inline float threadgroup_sum(float value, threadgroup float *scratch, uint lane,
     return total;
 }
 
+// A norm adds up (x * SHRINK)^2, so that squares of 1e20 do not overflow. A power of two changes no
+// bit of the result.
+constant constexpr float SHRINK = 1.0f / 4294967296.0f;   // 2^-32
+
+// What a norm multiplies x by: 1 / sqrt(mean(x^2) + epsilon), from the mean of (x * SHRINK)^2.
+template <typename T>
+inline T norm_scale(T mean, float epsilon) {
+    return rsqrt(mean + epsilon * (SHRINK * SHRINK)) * SHRINK;
+}
+
 // Maximum over a threadgroup; the same rules as threadgroup_sum.
 inline float threadgroup_max(float value, threadgroup float *scratch, uint lane, uint simdgroup,
                              uint simdgroups) {

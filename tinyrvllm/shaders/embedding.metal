@@ -35,7 +35,7 @@ kernel void embed(device const int *ids [[buffer(0)]],             // [rows]
         for (ushort i = 0; i < 16 && first + i < a.columns; i++) {
             float value = id < 0 ? 0.0f : dequantised(w, i / 4)[i % 4] * a.scale;
             out[i] = value;
-            squares = fma(value, value, squares);
+            squares = fma(value * SHRINK, value * SHRINK, squares);
         }
     }
     if (!a.writes_squares) return;

@@ -60,14 +60,14 @@ inline Weights load_x(device const float *x, uint unit, uint columns) {
     return v;
 }
 
-// 1 / rms of each row, from the partial sums of squares [rows, norm_parts].
+// 1 / rms of each row, from the partial sums of (x * SHRINK)^2 [rows, norm_parts].
 inline float4 inverse_rms(device const float *squares, uint first_row, uint lane,
                           constant MatmulArgs &a) {
     float4 sum = float4(0.0f);
     for (uint i = lane; i < a.norm_parts; i += 32) {
         EACH_ROW(m) sum[m] += squares[min(first_row + m, a.rows - 1) * a.norm_parts + i];
     }
-    return rsqrt(simd_sum(sum) / float(a.inputs) + a.norm_epsilon);
+    return norm_scale(simd_sum(sum) / float(a.inputs), a.norm_epsilon);
 }
 
 [[max_total_threads_per_threadgroup(64)]]
@@ -147,7 +147,7 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
             }
         }
         if (a.writes_squares) {                             // sums over the groups, per lane_k
-            float square = stored * stored;
+            float small = stored * SHRINK, square = small * small;
             for (ushort step = a.lanes; step < 32; step *= 2) {
                 square += simd_shuffle_xor(square, step);
             }

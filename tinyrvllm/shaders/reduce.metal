@@ -10,7 +10,7 @@
 //    barrier longer than they would read less.
 // 2. The order of summation is fixed by (columns, 128): the same row gives the same bits in any
 //    batch.
-// 3. Squares are summed in float: 65,504 squared fits, and so does 1e18 squared.
+// 3. Squares are summed in float, of x * 2^-32: 1e20 squared would not fit.
 // 4. -inf is a mask: exp(-inf - max) = 0. A row of nothing but -inf gives zeros, not NaN.
 #include "common.h"
 
@@ -39,10 +39,13 @@ kernel void rmsnorm(device const float *x [[buffer(0)]],          // [rows, colu
     for (uint base = thread_index; base < a.columns; base += 128 * TURN) {
         float value[TURN];                                    // all are loaded before one is used
         EACH_OF_TURN(j) value[j] = base + j * 128 < a.columns ? in[base + j * 128] : 0.0f;
-        EACH_OF_TURN(j) squares = fma(value[j], value[j], squares);
+        EACH_OF_TURN(j) {
+            float small = value[j] * SHRINK;
+            squares = fma(small, small, squares);
+        }
     }
     float mean = threadgroup_sum(squares, scratch, lane, simdgroup, 4) / float(a.columns);
-    float scale = rsqrt(mean + a.epsilon);
+    float scale = norm_scale(mean, a.epsilon);
     for (uint base = thread_index; base < a.columns; base += 128 * TURN) {
         float value[TURN];
         EACH_OF_TURN(j) {

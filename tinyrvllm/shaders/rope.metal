@@ -77,8 +77,11 @@ kernel void rope_and_store(device float *q [[buffer(0)]],              // [rows,
     float scale = 1.0f;
     if (QK_NORM) {
         float squares = 0.0f;
-        for (uint d = lane; d < HEAD_DIM; d += 32) squares = fma(in[d], in[d], squares);
-        scale = rsqrt(simd_sum(squares) / float(HEAD_DIM) + a.norm_epsilon);
+        for (uint d = lane; d < HEAD_DIM; d += 32) {
+            float small = in[d] * SHRINK;
+            squares = fma(small, small, squares);
+        }
+        scale = norm_scale(simd_sum(squares) / float(HEAD_DIM), a.norm_epsilon);
         simdgroup_barrier(mem_flags::mem_device);   // q is rotated in place, by other lanes
     }
     uint pairs = a.rope_dim / 2;
