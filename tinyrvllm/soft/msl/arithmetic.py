@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 _LITERAL = re.compile(r"\b(?:0[xX]([0-9a-fA-F]+)|(\d+))[uUlL]*\b")
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
 
 
 def integer(text: str, values: Mapping[str, str] | None = None) -> int | None:

@@ -202,8 +202,15 @@ def _deduced_instantiation(
     tokens.blank(d.start, at)
     tokens[at] = f"static constexpr void (*{pointer})"
     tokens[d.end - 1] = f"= &{template.kernel.function};"
-    function = f"*{pointer}"
-    return [replace(template.kernel, name=name, function=function, place=(place.file, place.line))]
+    return [
+        replace(
+            template.kernel,
+            name=name,
+            function=f"*{pointer}",
+            max_total_threads=None if template.limit is None else integer(template.limit.text),
+            place=(place.file, place.line),
+        )
+    ]
 
 
 def _params(tokens: Tokens, d: Declaration, pointing: set[str]) -> tuple[Param, ...]:

@@ -1,0 +1,138 @@
+"""What the front end writes for what it reads, line by line, and what it tells a host.
+
+translations.txt has Metal and behind `->` the C++ of it (`|` is a line break) or the error. No
+compiler runs here: what the C++ does is the business of the other tests. After a change that is
+meant, `python -m tests.soft.test_front_end_translation` writes the file anew, to be read.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tinyrvllm.soft.msl import MSLError
+from tinyrvllm.soft.msl.arithmetic import integer
+from tinyrvllm.soft.msl.calls import Level
+from tinyrvllm.soft.msl.constants import FunctionConstant
+from tinyrvllm.soft.msl.kernels import Param
+from tinyrvllm.soft.msl.translate import Unit, translate
+
+FILE = Path(__file__).with_name("translations.txt")
+LINES = FILE.read_text(encoding="utf-8").splitlines()
+SOURCES = [line for line in LINES if line[:1] not in ("", "#", " ")]
+
+
+def translated(source: str) -> str:
+    try:
+        return "|".join(translate(source, "t").code.split("\n"))
+    except MSLError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_translations(source: str) -> None:
+    expected = LINES[LINES.index(source) + 1].removeprefix("  -> ")
+    assert translated(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0x1F", 31), ("0XaL", 10), ("10u", 10), ("7UL", 7), ("(100 + 3)", 103), ("7 / 2", 3), ("1 << 4", 16),
+        ("N * 32", 128), ("M", 8), ("K", None), ("a", None), ("2.5", None), ("1 +", None), ("1 / 0", None),
+        ("7 % 4 - 2", 1), ("(3 > 2) & 1 | 4", 5), ("()", None),
+    ],
+)  # fmt: skip
+def test_arithmetic(text: str, value: int | None) -> None:
+    assert integer(text, {"N": "4", "M": "(N + 4)", "K": "K"}) == value
+
+
+def unit(source: str) -> Unit:
+    return translate(source, "t")
+
+
+def test_instances_of_a_template() -> None:
+    found = unit(
+        'template <typename T, int N = 4, typename U = vec<T, 2>> [[host_name("x")]]\n'
+        "[[max_total_threads_per_threadgroup(N * 0x20)]] kernel void f(device T *a) { }\n"
+        'template [[host_name("f_half")]] kernel void f<half, (8), vec<half, 2>>(device half *);\n'
+        "template kernel void f<float>(device float *);\n"
+        'template [[host_name("d")]]\n kernel void f(device int *);\n'
+        "template <typename T> [[max_total_threads_per_threadgroup(64)]] kernel void g(device T *a) { }\n"
+        "template kernel void g(device int *);\n"
+    ).kernels
+    kernels = [k.kernel for k in found.values()]
+    assert [(k.name, k.function, k.max_total_threads, k.place) for k in kernels] == [
+        ("f_half", "f<half,(8),vec<half,2>>", 256, ("t", 3)),
+        ("f<float>", "f<float>", 128, ("t", 4)),
+        ("d", "*msl_instance88", None, ("t", 6)),
+        ("g", "*msl_instance131", 64, ("t", 8)),
+    ]
+    assert [k.base for k in kernels] == ["f", "f", "f", "g"]
+
+
+def test_parameters() -> None:
+    found = unit(
+        "struct In { device int *p; }; struct Out { In in; }; struct Plain { int a; };\n"
+        "struct Ref { constant int &r; }; struct Local { thread int *q; };\n"
+        "constant bool on [[function_constant(1)]];\n"
+        "kernel void k(constant Out &o [[buffer(1)]], device float *q [[buffer(0)]],\n"
+        "  constant Plain *p [[buffer(0), function_constant(on)]], constant Ref &r, device Local *l,\n"
+        "  threadgroup int *t [[threadgroup(3)]], threadgroup int *u, threadgroup int &v,\n"
+        "  const device int *c, uint2 g [[thread_position_in_grid]]) { }\n"
+    ).kernels["k"]
+    assert found.kernel.params == (
+        Param("o", "buffer", 1, "read", "constant Out&", holds_addresses=True),
+        Param("q", "buffer", 0, "read_write", "device float*"),
+        Param("p", "buffer", 0, "read", "constant Plain*", "on"),
+        Param("r", "buffer", 2, "read", "constant Ref&", holds_addresses=True),
+        Param("l", "buffer", 3, "read_write", "device Local*"),
+        Param("t", "threadgroup", 3, None, "threadgroup int*"),
+        Param("u", "threadgroup", 0, None, "threadgroup int*"),
+        Param("v", "threadgroup", 1, None, "threadgroup int&"),
+        Param("c", "buffer", 4, "read", "const device int*"),
+        Param("g", "thread_position_in_grid", None, None, "uint2"),
+    )
+
+
+def test_constants_that_a_kernel_can_reach() -> None:
+    source = (
+        "constant int a [[function_constant(1)]]; constant int b [[function_constant(2)]];\n"
+        "constant int c [[function_constant(3)]]; constant int d = c + 1;\n"
+        "constant bool e [[function_constant(4)]]; constant int f = is_function_constant_defined(e);\n"
+        "int helper() { return b; } kernel void k(device int *x) { helper(); }\n"
+        "kernel void l(device int *x) { d; } kernel void m(device int *x) { f; }\n"
+    )
+    found = unit(source)
+    reached = {name: list(k.constants) for name, k in found.kernels.items()}
+    assert reached == {"k": [2], "l": [3], "m": [4]}
+    assert found.constants[4] == FunctionConstant("e", "bool", False)
+    assert found.constants[1] == FunctionConstant("a", "int", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "level", "matrices"),
+    [
+        ("a[0] = 1;", Level.LOOP, False),
+        ("simd_sum(1);", Level.SIMDGROUPS, False),
+        ("quad_max(1);", Level.SIMDGROUPS, False),
+        ("helper();", Level.SIMDGROUPS, False),
+        ('os_log_default.log_info("x");', Level.SIMDGROUPS, False),
+        ("threadgroup_barrier(mem_flags::mem_none);", Level.THREADGROUP, False),
+        ("threadgroup float s[4];", Level.THREADGROUP, False),
+        ("simdgroup_load(m, a);", Level.SIMDGROUPS, True),
+        ("simdgroup_float8x8 m;", Level.SIMDGROUPS, True),
+        ("make_filled_simdgroup_matrix<float>(1);", Level.SIMDGROUPS, True),
+        ("op.run(a, b); matmul2d<x> op;", Level.THREADGROUP, False),
+    ],
+)
+def test_how_a_kernel_must_run(body: str, level: Level, matrices: bool) -> None:
+    source = "void helper() { simd_sum(1); } kernel void k(device float *a) { " + body + " }"
+    found = unit(source)
+    assert (found.kernels["k"].level, found.kernels["k"].matrices) == (level, matrices)
+    assert not found.per_lane and unit(source + "auto x = m.thread_elements();").per_lane
+
+
+if __name__ == "__main__":
+    rows = (line for line in LINES if not line.startswith("  ->"))
+    new = (f"{x}\n  -> {translated(x)}" if x in SOURCES else x for x in rows)
+    FILE.write_text("\n".join(new) + "\n", encoding="utf-8")
