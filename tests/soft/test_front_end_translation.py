@@ -65,7 +65,7 @@ def test_instances_of_a_template() -> None:
         ("f_half", "f<half,(8),vec<half,2>>", 256, ("t", 3)),
         ("f<float>", "f<float>", 128, ("t", 4)),
         ("d", "*msl_instance88", None, ("t", 6)),
-        ("g", "*msl_instance131", 64, ("t", 8)),
+        ("g", "*msl_instance126", 64, ("t", 8)),
     ]
     assert [k.base for k in kernels] == ["f", "f", "f", "g"]
 
