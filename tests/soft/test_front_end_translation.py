@@ -1,8 +1,8 @@
 """What the front end writes for what it reads, line by line, and what it tells a host.
 
 translations.txt has Metal and behind `->` the C++ of it (`|` is a line break) or the error. No
-compiler runs here: what the C++ does is the business of the other tests. After a change that is
-meant, `python -m tests.soft.test_front_end_translation` writes the file anew, to be read.
+compiler runs here: what the C++ does is the business of the other tests. `follow` before a source:
+as for a thread that is followed. After a change that is meant, `python -m tests.soft.test_front_end_translation` writes the file anew, to be read.
 """
 
 from pathlib import Path
@@ -22,8 +22,10 @@ SOURCES = [line for line in LINES if line[:1] not in ("", "#", " ")]
 
 
 def translated(source: str) -> str:
+    follow = source.startswith("follow ")
     try:
-        return "|".join(translate(source, "t").code.split("\n"))
+        code = translate(source.removeprefix("follow "), "t", follow).code
+        return "|".join(code.split("\n"))
     except MSLError as error:
         return str(error)
 
@@ -48,6 +50,16 @@ def test_arithmetic(text: str, value: int | None) -> None:
 
 def unit(source: str) -> Unit:
     return translate(source, "t")
+
+
+def test_what_a_followed_thread_notes() -> None:
+    found = translate(
+        "void f() {\n  x = 1; float y = 2, z;\n  a[i + 1] = y;\n  g();\n  while (x) p->q.r[2] += 1;\n}", "t", True
+    )
+    assert [(step.file, step.line, step.label) for step in found.steps] == [
+        ("t", 2, "x"), ("t", 2, "y"), ("t", 3, "a[i+1]"), ("t", 4, ""), ("t", 5, ""), ("t", 5, "p->q.r[2]"),
+    ]  # fmt: skip
+    assert translate("void f() { x = 1; }", "t").steps == ()
 
 
 def test_instances_of_a_template() -> None:
