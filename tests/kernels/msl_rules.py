@@ -106,11 +106,27 @@ def spaces_of_pointers(s: Source) -> Iterator[Finding]:
 def threadgroup_variables(s: Source) -> Iterator[Finding]:
     """4.4: declared in the body of a kernel and nowhere else, without an initialiser."""
     bodies = [(start, end) for _, start, end in kernels(s)]
-    for m in re.finditer(r"(?<=[{};])\s*threadgroup\s+[\w<>]+\s+\w+\s*([\[;=,])", s.code):
+    for m in re.finditer(
+        r"(?<=[{};])\s*(?:alignas\(\w+\)\s*)?threadgroup\s+[\w<>]+\s+\w+\s*([\[;=,])", s.code
+    ):
         if not any(start < m.start() < end for start, end in bodies):
             yield m.start(), f"{m[0].strip()!r}: a threadgroup variable outside a kernel"
         if "=" in s.code[m.start() : s.code.find(";", m.start())]:
             yield m.start(), f"{m[0].strip()!r}: a threadgroup variable takes no initialiser"
+
+
+def threadgroup_alignment(s: Source) -> Iterator[Finding]:
+    """2.5: a threadgroup array of scalars lies at multiples of 2 or 4 bytes; vectors need 8 or 16."""
+    if not re.search(r"\(threadgroup\s+(?:const\s+)?\w+[24]\s*\*\)", s.code):
+        return
+    for _, start, end in kernels(s):
+        body = s.code[start:end]
+        for m in re.finditer(rf"(?<=[{{}};])\s*threadgroup\s+{SCALARS}\s+(\w[^;]*);", body):
+            for declarator in split(m[1]):
+                name = declarator.split("[")[0].strip()
+                uses = re.finditer(rf"\b{name}\b((?:\[[^\[\]]*\])*)", body[m.end() :])
+                if any(use[1].count("[") < declarator.count("[") for use in uses):
+                    yield start + m.start(), f"{name!r} is handed on: alignas(16) before threadgroup"
 
 
 def program_scope(s: Source) -> Iterator[Finding]:
@@ -148,7 +164,7 @@ def kernel_heads(s: Source) -> Iterator[Finding]:
         text = s.code[m.end() : closing(s.code, m.end() - 1)]
         for name, body in macros.items():
             text = text.replace(name, body.replace("\\\n", "\n"))
-        slots, grids = [], set()
+        slots, grids, lanes = [], set(), set()
         for argument in split(text):
             at = re.search(r"\[\[(\w+)(?:\((\d+)\))?\]\]", argument)
             if at is None:
@@ -159,12 +175,16 @@ def kernel_heads(s: Source) -> Iterator[Finding]:
                 yield m.start(), f"kernel {m[2]}: {argument.strip()!r} is no buffer, or no pointer"
             if at[1].endswith("_in_grid") or at[1].endswith("_per_grid"):
                 grids.add(argument.split()[0])
+            if "simdgroup" in at[1]:
+                lanes.add(argument.split()[0])
             if at[1] == "buffer":
                 slots.append(int(at[2]))
             elif not re.match(rf"\s*(?:uint|ushort)[23]?\s+\w+\s*\[\[{at[1]}", argument):
                 yield m.start(), f"kernel {m[2]}: {argument.strip()!r} is no uint or ushort"
         if len(grids) > 1:
             yield m.start(), f"kernel {m[2]}: positions of one kernel have one type, found {grids}"
+        if len(lanes) > 1:  # 5.2.3.6
+            yield m.start(), f"kernel {m[2]}: indices of and in simdgroups are of {sorted(lanes)}"
         if slots != list(range(len(slots))) or len(slots) > 31:
             yield m.start(), f"kernel {m[2]}: expected the slots 0, 1, ... up to 30, found {slots}"
 
@@ -210,8 +230,8 @@ def unrolling(s: Source) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    known_names, words_of_cpp, literals, spaces_of_pointers, threadgroup_variables, program_scope,
-    kernel_heads, argument_structs, recursion, unrolling,
+    known_names, words_of_cpp, literals, spaces_of_pointers, threadgroup_variables,
+    threadgroup_alignment, program_scope, kernel_heads, argument_structs, recursion, unrolling,
 )  # fmt: skip
 
 

@@ -22,7 +22,9 @@ inline float twice(thread const float4 &v, ushort i) { return 2.0f * v[i] + v.x;
 kernel void scale(device float *x [[buffer(0)]], constant ScaleArgs &a [[buffer(1)]],
                   uint lane [[thread_index_in_simdgroup]]) {
     threadgroup float tile[WIDTH];
+    alignas(16) threadgroup half halves[4], others[4];
     float4 v = float4(x[lane]), w = fma(v, v, v);
+    *(threadgroup half4 *)(lane < HALF ? halves : others) = half4(v);
     tile[lane] = PLAIN ? simd_sum(twice(w, 1)) : as_type<float>(a.count);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (lane < HALF) x[lane] = tile[lane] * a.factor;
@@ -60,7 +62,13 @@ BAD = {  # rule -> changes of GOOD, each of which it must see
     ],
     "threadgroup_variables": [
         ("{ return 2.0f", "{ threadgroup float s[4]; return 2.0f"),
+        ("{ return 2.0f", "{ alignas(16) threadgroup float s[4]; return 2.0f"),
         ("tile[WIDTH];", "tile[WIDTH] = {};"),
+    ],
+    "threadgroup_alignment": [
+        ("alignas(16) threadgroup", "threadgroup"),
+        ("? halves : others", "? (threadgroup half *)tile : others"),
+        ("tile[WIDTH];", "tile[2][WIDTH]; load(tile[1]);"),
     ],
     "program_scope": [
         ("struct ScaleArgs", "float global = 1.0f;\nstruct ScaleArgs"),
@@ -74,6 +82,7 @@ BAD = {  # rule -> changes of GOOD, each of which it must see
         ("uint lane [[thread_index_in_simdgroup]]", "uint lane"),
         ("[[buffer(1)]]", "[[buffer(2)]]"),
         ("uint lane [[", "float lane [["),
+        ("uint lane [[", "ushort s [[simdgroup_index_in_threadgroup]], uint lane [["),
         ("constant ScaleArgs &a", "constant ScaleArgs a"),
         (
             "uint lane [[",

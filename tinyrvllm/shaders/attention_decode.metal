@@ -25,8 +25,9 @@
 //    result depends on its own context only.
 // 5. Slots past the context are never read: reused blocks may hold NaN there. A query whose keys
 //    are all masked cannot occur (it sees itself).
-// 6. Registers a lane at GROUP 8, head_dim 256: 64 for values, 32 for scores, about 120.
-//    Threadgroup memory: 8 KB queries + 4 KB weights + 0.9 KB.
+// 6. Registers a lane at GROUP 8, head_dim 256: 64 for values; 32 for scores and then, in their
+//    place, for the loads of V that overlap; 24 for weights, maxima and sums. Threadgroup memory:
+//    8 KB queries + 4 KB weights + 0.75 KB.
 #include "attention.h"
 
 constant uint GROUP [[function_constant(0)]];   // query heads of a threadgroup, 1 to 8

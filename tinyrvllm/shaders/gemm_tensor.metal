@@ -14,7 +14,8 @@
 //    The product is "NT": x [32, K] times W [64, K] transposed.
 // 2. Sums live in a cooperative tensor: each thread holds some elements, and which ones is Apple's
 //    secret. It is only zeroed, accumulated into and stored; is_valid_element guards the elements
-//    that a thread does not own.
+//    that a thread does not own. (The specification of June 2025
+//    says get_mask, which Apple's header does not have.)
 // 3. multiply_accumulate into zeros: whether plain `multiply` overwrites or adds, Apple's comments
 //    leave open.
 // 4. float times half into float is in Apple's table of types (MSL 4, 7.2.1), so activations stay
@@ -67,12 +68,12 @@ inline void multiply(threadgroup float *shared, device const float *x, device co
 
 [[max_total_threads_per_threadgroup(128)]]
 kernel void gemm_tensor_half(GEMM_ARGUMENTS) {
-    threadgroup float shared[TILE_ROWS * TILE_OUTPUTS];      // x and w: 4 + 4 KB; products: 8 KB
+    alignas(16) threadgroup float shared[TILE_ROWS * TILE_OUTPUTS];   // x, w: 4 + 4 KB
     multiply<half, half4>(shared, x, weight, up, bias, residual, y, a, group, thread_index);
 }
 
 [[max_total_threads_per_threadgroup(128)]]
 kernel void gemm_tensor_float(GEMM_ARGUMENTS) {
-    threadgroup float shared[TILE_ROWS * STEP + TILE_OUTPUTS * STEP];   // x and w: 4 + 8 KB
+    alignas(16) threadgroup float shared[TILE_ROWS * STEP + TILE_OUTPUTS * STEP];
     multiply<float, float4>(shared, x, weight, up, bias, residual, y, a, group, thread_index);
 }

@@ -191,16 +191,16 @@ inline void multiply(threadgroup T *tiles, threadgroup float *scratch, device co
 
 [[max_total_threads_per_threadgroup(128)]]
 kernel void ksplit_half(KSPLIT_ARGUMENTS) {
-    threadgroup half tiles[SIMDGROUPS * 2 * TILE_OUTPUTS * 40];
-    threadgroup float scratch[SIMDGROUPS * TILE_ROWS * STEP];
+    alignas(16) threadgroup half tiles[SIMDGROUPS * 2 * TILE_OUTPUTS * 40];
+    alignas(16) threadgroup float scratch[SIMDGROUPS * TILE_ROWS * STEP];
     multiply<half, half4, 40>(tiles, scratch, x, weight, up, bias, residual, y, a, group,
                               thread_index, lane, simdgroup);
 }
 
 [[max_total_threads_per_threadgroup(128)]]
 kernel void ksplit_float(KSPLIT_ARGUMENTS) {
-    threadgroup float tiles[SIMDGROUPS * 2 * TILE_OUTPUTS * 36];
-    threadgroup float scratch[SIMDGROUPS * TILE_ROWS * STEP];
+    alignas(16) threadgroup float tiles[SIMDGROUPS * 2 * TILE_OUTPUTS * 36];
+    alignas(16) threadgroup float scratch[SIMDGROUPS * TILE_ROWS * STEP];
     multiply<float, float4, 36>(tiles, scratch, x, weight, up, bias, residual, y, a, group,
                                 thread_index, lane, simdgroup);
 }
