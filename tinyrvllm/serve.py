@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from tinyrvllm import hub
-from tinyrvllm.cli.flags import add_device, add_engine, model_path, open_llm
+from tinyrvllm.cli.flags import add_device, add_engine, add_model, model_path, open_llm
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.generate import traced
 
@@ -65,14 +65,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = top.add_argument
-    add(
-        "-m", "--model", default=hub.DEFAULT_MODEL, metavar="MODEL",
-        help="a GGUF file or a built-in name (default: %(default)s)",
-    )
-    add("-hf", "--hf", metavar="USER/REPO[:QUANT]", help="a Hugging Face repository")
-    add("--shape", metavar="NAME:TYPE", help="random weights in a model's shape, to try the speed")
-    add(
+    add_model(top)
+    top.add_argument(
         "-c", "--ctx", "--max-model-len", type=int, metavar="N",
         help="tokens of a request, prompt and answer together (default: the model's own)",
     )

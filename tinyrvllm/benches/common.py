@@ -6,9 +6,7 @@ Imports nothing slow, so that --help is quick and `peers` can set BLAS threads b
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from tinyrvllm import hub
 from tinyrvllm.errors import TinyrvllmError
 
 BATCHES = (1, 4, 8, 16, 32)
@@ -25,29 +23,6 @@ def command(name: str, description: str, epilog: str) -> argparse.ArgumentParser
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser
-
-
-def add_model(parser: argparse.ArgumentParser, default: str = hub.DEFAULT_MODEL) -> None:
-    """--model, -hf and --shape."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "-m", "--model", default=default, metavar="MODEL",
-        help="a GGUF file or a built-in name (default: %(default)s)",
-    )
-    which.add_argument("-hf", "--hf", metavar="USER/REPO[:QUANT]", help="from Hugging Face")
-    which.add_argument(
-        "--shape", metavar="NAME:TYPE",
-        help="random weights in a model's shape, e.g. smollm2-360m:q8_0 (written once, cached)",
-    )  # fmt: skip
-
-
-def model_path(args: argparse.Namespace) -> Path:
-    """The file that --model, -hf or --shape names."""
-    if args.shape:
-        from tinyrvllm import shapes
-
-        return shapes.resolve(args.shape)
-    return hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
 
 
 def add_batch(parser: argparse.ArgumentParser, default: Sequence[int] = BATCHES) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tinyrvllm.benches import common
 from tinyrvllm.benches.greedy import Greedy, fnv1a, prompt
+from tinyrvllm.cli.flags import add_model, model_path
 from tinyrvllm.model import Model, load
 
 EPILOG = """\
@@ -70,7 +71,7 @@ class Report:
 
 def main(argv: list[str]) -> int:
     parser = common.command("compare", __doc__, EPILOG)
-    common.add_model(parser)
+    add_model(parser)
     common.add_batch(parser)
     common.add_work(parser)
     common.add_seed(parser)
@@ -78,7 +79,7 @@ def main(argv: list[str]) -> int:
         "--device", default="soft", help="what to hold against cpu (default: %(default)s)"
     )
     args = parser.parse_args(argv)
-    model = load(common.model_path(args))
+    model = load(model_path(args))
     common.check_fits(args.prompt_tokens + args.tokens, model.config.context_length)
     batches = args.batch or list(common.BATCHES)
     report = compare(model, args.device, batches, args.prompt_tokens, args.tokens, args.seed)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinyrvllm.benches import common
+from tinyrvllm.cli.flags import add_model, model_path
 from tinyrvllm.errors import TinyrvllmError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Row:
 
 def main(argv: list[str]) -> int:
     parser = common.command("peers", __doc__, EPILOG)
-    common.add_model(parser)
+    add_model(parser)
     common.add_work(parser, tokens=16)
     common.add_batch(parser, BATCHES)
     cores = os.cpu_count() or 1
@@ -55,7 +56,7 @@ def main(argv: list[str]) -> int:
     add("--rounds", type=common.positive(), default=3, metavar="N", help="default: %(default)s")
     args = parser.parse_args(argv)
     tools = find_tools(args.llama_bin)
-    path = common.model_path(args)
+    path = model_path(args)
     os.environ.update(dict.fromkeys(BLAS_VARIABLES, str(args.threads)))  # before numpy loads
     from tinyrvllm.benches.greedy import Greedy
     from tinyrvllm.model import load

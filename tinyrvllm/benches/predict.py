@@ -10,6 +10,7 @@ from tinyrvllm import shapes
 from tinyrvllm.benches import common
 from tinyrvllm.benches.host import decode
 from tinyrvllm.benches.null_runtime import NullRuntime
+from tinyrvllm.cli.flags import add_model, model_path
 from tinyrvllm.kernels.launch import Launch
 from tinyrvllm.model import Model, load
 from tinyrvllm.mtl import Device
@@ -92,7 +93,7 @@ class Row:
 
 def main(argv: list[str]) -> int:
     parser = common.command("predict", __doc__, EPILOG)
-    common.add_model(parser)
+    add_model(parser)
     common.add_batch(parser)
     parser.add_argument(
         "--chip", action="append", choices=CHIPS, required=True, help="repeatable", metavar="NAME"
@@ -108,7 +109,7 @@ def main(argv: list[str]) -> int:
             _, shape, kind = shapes.parse(args.shape)
             shapes.write(path, shape, kind, hollow=True)
         else:
-            path = common.model_path(args)
+            path = model_path(args)
         rows = predictions(path, args.chip, args.batch or list(common.BATCHES), args.context)
     if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))

@@ -12,6 +12,7 @@ from typing import Any
 from tinyrvllm.benches import common
 from tinyrvllm.benches.greedy import BLOCK_SIZE, Generation, Greedy, fnv1a, prompts
 from tinyrvllm.benches.served import serve
+from tinyrvllm.cli.flags import add_model, model_path
 from tinyrvllm.engine.block_pool import BlockPool
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.model import Model, load
@@ -56,7 +57,7 @@ class Row:
 
 def main(argv: list[str]) -> int:
     parser = common.command("sweep", __doc__.splitlines()[0], EPILOG)
-    common.add_model(parser)
+    add_model(parser)
     common.add_batch(parser)
     common.add_work(parser)
     common.add_seed(parser)
@@ -77,7 +78,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw a plot")
     args = parser.parse_args(argv)
     pyplot = import_pyplot() if args.plot else None  # before the minutes of measuring
-    path = common.model_path(args)
+    path = model_path(args)
     batches = args.batch or list(common.BATCHES)
     rows: list[Row] = []
     model = load(path)

@@ -9,6 +9,7 @@ from tinyrvllm.benches import common
 from tinyrvllm.benches.greedy import BLOCK_SIZE, Greedy, fnv1a, prompts
 from tinyrvllm.benches.served import engine_for, greedy_request
 from tinyrvllm.benches.served import step as engine_step
+from tinyrvllm.cli.flags import add_model, model_path
 from tinyrvllm.engine.block_pool import BlockPool
 from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.model import Model, load
@@ -27,7 +28,7 @@ examples:
 
 def main(argv: list[str]) -> int:
     parser = common.command("trace", __doc__.splitlines()[0], EPILOG)
-    common.add_model(parser)
+    add_model(parser)
     common.add_work(parser)
     common.add_seed(parser)
     parser.add_argument(
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--device", default="auto", help="where to run (default: %(default)s)")
     args = parser.parse_args(argv)
     arrivals = parse_arrivals(args.arrivals)
-    model = load(common.model_path(args))
+    model = load(model_path(args))
     length = args.prompt_tokens + args.tokens
     common.check_fits(length, model.config.context_length)
     greedy = Greedy(model, args.device, len(arrivals), length)

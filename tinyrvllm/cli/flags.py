@@ -40,19 +40,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_model(top)
     add = top.add_argument
-    add(
-        "-m", "--model", default=hub.DEFAULT_MODEL, metavar="MODEL",
-        help="a GGUF file or a built-in name (default: %(default)s)",
-    )
-    add(
-        "-hf", "--hf", metavar="USER/REPO[:QUANT]",
-        help="a Hugging Face repository with exactly one matching GGUF file",
-    )
-    add(
-        "--shape", metavar="NAME:TYPE",
-        help="random weights in a model's shape, e.g. smollm2-360m:q8_0 (written once, cached)",
-    )
     add(
         "-p", "--prompt", action="append", metavar="TEXT",
         help="the text to continue; may be given several times; - reads standard input",
@@ -83,6 +72,32 @@ def parser() -> argparse.ArgumentParser:
     add_engine(top.add_argument_group("the engine"))
     add_device(top.add_argument_group("where and how it computes"))
     return top
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """--model, -hf and --shape, of which one is given; `model_path` reads them."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "-m", "--model", default=hub.DEFAULT_MODEL, metavar="MODEL",
+        help="a GGUF file or a built-in name (default: %(default)s)",
+    )
+    which.add_argument(
+        "-hf", "--hf", metavar="USER/REPO[:QUANT]",
+        help="a Hugging Face repository with exactly one matching GGUF file",
+    )
+    which.add_argument(
+        "--shape", metavar="NAME:TYPE",
+        help="random weights in a model's shape, e.g. smollm2-360m:q8_0 (written once, cached)",
+    )  # fmt: skip
+
+
+def model_path(args: argparse.Namespace) -> Path:
+    """The file that --shape, -hf or --model names."""
+    if args.shape:
+        from tinyrvllm import shapes
+
+        return shapes.resolve(args.shape)
+    return hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
 
 
 def add_sampling(group: argparse._ArgumentGroup) -> None:
@@ -182,15 +197,6 @@ def add_device(group: argparse._ArgumentGroup) -> None:
         "--kernel", metavar="NAME=FILE",
         help="take the kernel NAME from your own .metal file; at the end, compare it with ours",
     )
-
-
-def model_path(args: argparse.Namespace) -> Path:
-    """The file that --shape, -hf or --model names."""
-    if args.shape:
-        from tinyrvllm import shapes
-
-        return shapes.resolve(args.shape)
-    return hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
 
 
 def sampling_params(args: argparse.Namespace) -> "SamplingParams":
