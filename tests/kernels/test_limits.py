@@ -1,23 +1,18 @@
 """Apple's limits, what a launch declares against what the compiler sees, and refused shapes."""
 
-import mmap
-
 import numpy as np
 import pytest
 
-from tinyrvllm.kernels import attention, embedding, gemm, matvec, shapes
-from tinyrvllm.kernels.case_attention import attend
+from tinyrvllm.kernels import gemm, matvec, shapes
 from tinyrvllm.kernels.case_layers import Kind
-from tinyrvllm.kernels.cases import check, floats, ints, prepare
+from tinyrvllm.kernels.cases import check, prepare
 from tinyrvllm.kernels.kv_cache import KvLayout
-from tinyrvllm.kernels.launch import KernelError, Span, run, whole
+from tinyrvllm.kernels.launch import KernelError, whole
 from tinyrvllm.kernels.matmul import FusedNorm, Matmul
 from tinyrvllm.kernels.quant import Matrix, row_bytes
 from tinyrvllm.mtl.device import Device
 from tinyrvllm.soft import objc_double
 from tinyrvllm.soft.objc_double.engine import CpuEngine
-
-GIB = 1 << 30
 
 
 def launches_of_the_table(device: Device) -> dict:
@@ -41,38 +36,8 @@ def test_declared_threads_and_memory_are_the_compilers(device: Device) -> None:
         # The compiler may pad between variables.
         spare = pipeline.static_threadgroup_memory - launch.cost.threadgroup_bytes
         assert 0 <= spare <= 64, f"{launch.kernel} has {spare} bytes more than its cost says"
-
-
-def test_offsets_beyond_2_to_the_31_elements(device: Device) -> None:
-    """Sparse memory: a KV pool and a table of embeddings of more than 4 GiB, touched at the end."""
-    layout = KvLayout(66_000, 16, 8, 256)
-    assert layout.nbytes > 4 * GIB
-    pools, tokens, block = [], 5, layout.num_blocks - 1
-    rng = np.random.default_rng(0)
-    kv = rng.normal(size=(2, 16, 8, 256)).astype(np.float16)
-    last = KvLayout(1, 16, 8, 256)
-    for values, pack in zip(kv, (last.pack_k, last.pack_v), strict=True):
-        memory = np.frombuffer(mmap.mmap(-1, layout.nbytes), np.uint8)
-        memory[-last.nbytes :] = pack(values).view(np.uint8).ravel()
-        pools.append(whole(device.wrap(memory)))
-    q = rng.normal(size=(1, 8, 256)).astype(np.float32)
-    out = device.buffer(q.nbytes)
-    problem = attention.Attention(
-        floats(device, q), *pools, ints(device, [block]), ints(device, [tokens]),
-        ints(device, [0, 1]), whole(out), layout, 8, 1, 1, 1 / 16,
-    )  # fmt: skip
-    run(device, *attention.decode(problem, tokens))
-    k, v = kv[:, :tokens].astype(np.float64)
-    want = attend(q.astype(np.float64), k, v, 1 / 16)
-    np.testing.assert_allclose(out.numpy(np.float32, q.shape), want, rtol=0, atol=2e-6)
-
-    rows, columns = 2_700_000, 800  # F16: 2.16e9 elements in the same memory
-    table = Matrix(Span(pools[0].buffer, 0, rows * columns * 2), Kind.F16, rows, columns)
-    y = device.buffer(4 * columns)
-    memory = pools[0].buffer.numpy(np.float16, (columns,), offset=(rows - 1) * columns * 2)
-    memory[:] = np.arange(columns)
-    run(device, embedding.launch(ints(device, [rows - 1]), table, whole(y), 1))
-    np.testing.assert_array_equal(y.numpy(np.float32), np.arange(columns))
+        moved = (launch.cost.bytes_read + launch.cost.bytes_written, launch.cost.bytes_written)
+        assert min(moved) > 0, f"{launch.kernel} states no bytes"
 
 
 def test_refused_shapes_say_what_was_expected(device: Device) -> None:
