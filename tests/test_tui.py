@@ -165,7 +165,6 @@ def test_a_named_model_is_opened_at_once(folder: Path) -> None:
     app = TerminalUI.of_flags(parser().parse_args(flags))
 
     async def scene(pilot: Pilot[None]) -> None:
-        await ready(pilot)
-        assert words(app, "note") == ["tiny.gguf is ready"]
+        await wait(pilot, lambda: "tiny.gguf is ready" in words(app, "note"))
 
     drive(app, scene)

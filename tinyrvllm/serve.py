@@ -126,8 +126,8 @@ def run(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     path = model_path(args)
-    built_in = not (args.hf or args.shape) and args.model in hub.BUILT_IN
-    name = args.served_model_name or (args.model if built_in else path.stem)
+    asked = args.model or ("" if args.hf or args.shape else hub.DEFAULT_MODEL)
+    name = args.served_model_name or (asked if asked in hub.BUILT_IN else path.stem)
     with open_llm(path, args) as llm, traced(llm, args.trace):
         app = create_app(llm, name, key)
         config = uvicorn.Config(

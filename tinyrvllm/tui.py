@@ -105,8 +105,7 @@ class TerminalUI(App[None]):
         def open_model(name: str) -> "LLM":
             return open_llm(hub.resolve(name), args)
 
-        named = args.hf or args.shape or args.model != hub.DEFAULT_MODEL
-        model = str(model_path(args)) if named else None
+        model = str(model_path(args)) if args.model or args.hf or args.shape else None
         return cls(args.tui, open_model, sampling_params(args), args.system, model)
 
     def compose(self) -> ComposeResult:

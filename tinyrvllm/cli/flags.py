@@ -75,29 +75,32 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """--model, -hf and --shape, of which one is given; `model_path` reads them."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "-m", "--model", default=hub.DEFAULT_MODEL, metavar="MODEL",
-        help="a GGUF file or a built-in name (default: %(default)s)",
+    """--model, -hf and --shape, of which one is given at most; `model_path` reads them."""
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL",
+        help=f"a GGUF file or a built-in name (default: {hub.DEFAULT_MODEL})",
     )
-    which.add_argument(
+    parser.add_argument(
         "-hf", "--hf", metavar="USER/REPO[:QUANT]",
         help="a Hugging Face repository with exactly one matching GGUF file",
     )
-    which.add_argument(
+    parser.add_argument(
         "--shape", metavar="NAME:TYPE",
         help="random weights in a model's shape, e.g. smollm2-360m:q8_0 (written once, cached)",
     )  # fmt: skip
 
 
 def model_path(args: argparse.Namespace) -> Path:
-    """The file that --shape, -hf or --model names."""
+    """The file that --model, -hf or --shape names."""
+    if sum(map(bool, (args.model, args.hf, args.shape))) > 1:
+        raise TinyrvllmError("--model, -hf and --shape each name a model: expected one of them")
     if args.shape:
         from tinyrvllm import shapes
 
         return shapes.resolve(args.shape)
-    return hub.resolve_hugging_face(args.hf) if args.hf else hub.resolve(args.model)
+    if args.hf:
+        return hub.resolve_hugging_face(args.hf)
+    return hub.resolve(args.model or hub.DEFAULT_MODEL)
 
 
 def add_sampling(group: argparse._ArgumentGroup) -> None:
