@@ -139,11 +139,10 @@ class Soaked:
 
 def soak(folder: Path, device: str, seconds: float, names: tuple[str, ...]) -> Soaked:
     """Asks for some seconds; nothing is left afterwards."""
+    end, half, noted = time.monotonic() + seconds, None, time.monotonic()
     rng, counts = random.Random(0), Counter[str]()
     traffic = [Traffic(write_model(folder / f"{n}.gguf", n), device, rng) for n in names]
     runtimes = [each.device.objc.runtime for each in traffic if each.device is not None]
-    end, half = time.monotonic() + seconds, None
-    noted = time.monotonic()
     while time.monotonic() < end or half is None or min(counts[kind] for kind in KINDS) < 2:
         each = rng.choice(traffic)
         with ThreadPoolExecutor(CLIENTS) as clients:
