@@ -240,7 +240,7 @@ def test_debug_tells_what_a_step_costs(run: Callable) -> None:
 
 @pytest.mark.parametrize(
     ("change", "verdict"),
-    [(("fma(value[j], value[j], squares)", "value[j] * value[j] + squares"), "tokens equal"),
+    [(("fma(small, small, squares)", "small * small + squares"), "tokens equal"),
      (("* weight[i]", "* -weight[i]"), "tokens DIFFERENT")],
 )  # fmt: skip
 def test_a_reader_s_kernel_in_the_engine(
