@@ -45,7 +45,7 @@ KERNELS = {  # file of a shader -> kernels of the table that run it
     "attention_decode.metal": ["attend_one"], "attention_naive.metal": ["naive"],
     "attention_prefill.metal": ["attend_tile", "attend_wide"], "conv.metal": ["short_conv"],
     "common.h": ["rmsnorm", "softmax", "gate"], "embedding.metal": ["embed"],
-    "elementwise.metal": ["add", "gate", "softcap", "copy", "to_half", "to_float"],
+    "elementwise.metal": ["add", "gate", "softcap", "copy", "to_half", "to_float", "multiply_adds"],
     "gemm.h": ["gemm"], "gemm.metal": ["gemm"], "gemm_tensor.metal": ["gemm_tensor"],
     "ksplit.metal": ["ksplit"], "kv_cache.h": ["rope", "attend_one"],
     "matmul.h": ["matvec", "gemm"], "matvec.metal": ["matvec"], "quant.h": ["embed", "matvec"],

@@ -51,7 +51,12 @@ def test_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     small = [case("rmsnorm", rows=2, columns=33), case("add", count=1000)]
     monkeypatch.setattr(bench, "BENCH", small)
     monkeypatch.setattr(bench, "CACHE_BYTES", 1 << 16)
+    monkeypatch.setattr(bench, "ROUNDS", 2)
     assert bench.main(["--json", "--kernel", "rmsnorm"]) == 0
     assert json.loads(capsys.readouterr().out)["kernel"] == "rmsnorm"
     assert bench.main([]) == 0
-    assert "add" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "add" in printed
+    head, legend = printed.splitlines()[0], bench.LEGEND.strip().splitlines()
+    for column in (line[:11].strip() for line in legend):
+        assert column in head, f"the legend explains {column!r}, which is no column"

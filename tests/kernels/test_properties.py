@@ -103,6 +103,7 @@ def test_elements(device: Device, count: int, activation: str, seed: int) -> Non
     for kernel in ("add", "softcap", "copy", "to_half", "to_float"):
         check(case(kernel, count=count), device, seed)
     check(case("gate", count=count, activation=activation), device, seed)
+    check(case("multiply_adds", count=count, rounds=3), device, seed)
 
 
 @few

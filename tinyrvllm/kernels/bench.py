@@ -2,7 +2,7 @@
 
 A decode step never finds its weights in a cache, since a gigabyte of others was read in between. So
 each measurement walks over copies of the weights that together exceed the last-level cache; --hot
-uses one copy, and shows how flattering that is. Times are the command buffer's own (GPU start to
+uses one copy, and shows how flattering that is. A legend under the table explains its columns. Times are the command buffer's own (GPU start to
 end), medians over repeats; one command buffer holds one launch for every copy.
 
 The last table says, shape by shape, where each matmul kernel wins and how much it loses elsewhere.
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 CACHE_BYTES = 64 << 20  # more than the last-level cache of the machines we know
 WEIGHT_SLOT = 1  # of every matmul kernel
 REPEATS = 7
+THREADS, ROUNDS = 1 << 16, 512  # of the loop of multiply-adds: 2.1 GFLOP
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,13 @@ def copy_bandwidth(device: "Device") -> float:
     return 8 * count / seconds(device, [elementwise.copy(x, y, count)]) / 1e9
 
 
+def multiply_add_rate(device: "Device") -> float:
+    """GFLOP/s of a kernel that does nothing but multiply-adds in registers: the other limit."""
+    y = whole(device.buffer(4 * THREADS))
+    launch = elementwise.multiply_adds(y, THREADS, ROUNDS)
+    return launch.cost.flops / seconds(device, [launch]) / 1e9
+
+
 def measure(case: Case, device: "Device", hot: bool = False) -> Row:
     """Runs one case and returns its row."""
     launches = prepare(case, device, np.random.default_rng(0)).launches
@@ -150,20 +158,34 @@ def thresholds(table: Losses) -> tuple[int, int]:
     return (matvec or [0])[-1], (either or [0])[-1]
 
 
-def print_table(rows: list[Row], limit: float) -> None:
-    """The measurements, the machine's copy bandwidth, and where each matmul kernel wins."""
+LEGEND = """
+us         one launch
+of copy    its GB/s, as a share of the copy kernel's
+of fma     its GFLOP/s, as a share of a kernel's that does nothing but multiply-adds
+x numpy    its time, over numpy's for the same product in float32: below 1 it is faster
+lanes      share of a simdgroup's lanes that have work in the main loop
+lines      share of each 128-byte line that one load of a simdgroup uses"""
+
+
+def print_table(rows: list[Row], bandwidth: float, rate: float) -> None:
+    """The measurements beside the machine's two limits, and where each matmul kernel wins."""
     print(
         f"{'kernel':12} {'rows':>4} {'shape':24} {'us':>9} {'GB/s':>7} {'of copy':>7} "
-        f"{'GFLOP/s':>8} {'x numpy':>8} {'lanes':>6} {'lines':>6}"
+        f"{'GFLOP/s':>8} {'of fma':>7} {'x numpy':>8} {'lanes':>6} {'lines':>6}"
     )
     for row in rows:
         ratio = f"{row.numpy_ratio:8.2f}" if row.numpy_ratio is not None else f"{'-':>8}"
         print(
             f"{row.kernel:12} {row.rows:4} {row.shape:24} {row.microseconds:9.0f} "
-            f"{row.gigabytes_per_second:7.2f} {row.gigabytes_per_second / limit:7.0%} "
-            f"{row.gigaflops:8.1f} {ratio} {row.lane_utilisation:6.0%} {row.line_efficiency:6.0%}"
+            f"{row.gigabytes_per_second:7.2f} {row.gigabytes_per_second / bandwidth:7.0%} "
+            f"{row.gigaflops:8.1f} {row.gigaflops / rate:7.0%} "
+            f"{ratio} {row.lane_utilisation:6.0%} {row.line_efficiency:6.0%}"
         )
-    print(f"copy of {CACHE_BYTES >> 20} MiB: {limit:.1f} GB/s read and written")
+    print(LEGEND)
+    print(
+        f"this machine: copy of {CACHE_BYTES >> 20} MiB {bandwidth:.1f} GB/s read and written, "
+        f"multiply-adds {rate:.0f} GFLOP/s"
+    )
     table = losses(rows)
     if not table:
         return
@@ -208,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
             if options.json:
                 print(json.dumps(asdict(rows[-1])), flush=True)
         if not options.json:
-            print_table(rows, copy_bandwidth(device))
+            print_table(rows, copy_bandwidth(device), multiply_add_rate(device))
     return 0
 
 

@@ -201,6 +201,17 @@ def _elementwise(
     )  # fmt: skip
 
 
+def _multiply_adds(
+    device: "Device", rng: np.random.Generator, kernel: str, count: int, rounds: int
+) -> Prepared:
+    y = device.buffer(4 * count)
+    start = np.arange(count)[:, None] + np.arange(8.0)
+    for _ in range(rounds):
+        start = start / 2 + 1
+    expected = 4 * start.sum(1)
+    return Prepared([elementwise.multiply_adds(whole(y), count, rounds)], y, expected, 1.0, 0.0)
+
+
 def _conv(
     device: "Device", rng: np.random.Generator, kernel: str, rows: tuple[int, ...], channels: int,
     taps: int, fresh: bool = False, magnitude: float = 1.0,
@@ -237,6 +248,6 @@ def _conv(
 FAMILIES: dict[str, Callable[..., Prepared]] = {
     **dict.fromkeys(MATMULS, _matmul),
     **dict.fromkeys(("add", "gate", "softcap", "copy", "to_half", "to_float"), _elementwise),
-    "embed": _embed, "rmsnorm": _rmsnorm, "softmax": _softmax,
+    "multiply_adds": _multiply_adds, "embed": _embed, "rmsnorm": _rmsnorm, "softmax": _softmax,
     "short_conv": _conv,
 }  # fmt: skip

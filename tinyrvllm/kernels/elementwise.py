@@ -61,3 +61,9 @@ def to_half(x: Span, y: Span, count: int) -> Launch:
 def to_float(x: Span, y: Span, count: int) -> Launch:
     """y = x, from half"""
     return _launch("to_float", (reads(x), writes(y)), struct.pack("<I", count), count, (2, 4), 0)
+
+
+def multiply_adds(y: Span, count: int, rounds: int) -> Launch:
+    """Arithmetic and nothing else, 32 * rounds multiply-adds an element: see the shader."""
+    parameters = struct.pack("<2I", count, rounds)
+    return _launch("multiply_adds", (writes(y),), parameters, count, (0, 4), 64 * rounds)

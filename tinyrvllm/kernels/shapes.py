@@ -90,6 +90,7 @@ def _elements() -> list[Case]:
         for magnitude in (3.0, 100.0, 1e5, 1e18):  # a product of two: 1e36 is a float
             cases.append(case("gate", count=700, activation=activation, magnitude=magnitude))
     cases.append(case("to_half", count=300, magnitude=1e5))
+    cases.append(case("multiply_adds", count=300, rounds=3))
     cases += [case(kernel, count=300, magnitude=1e20) for kernel in ("add", "softcap", "copy")]
     for taps in (2, 3, 4):
         cases.append(case("short_conv", rows=(1, 5, 1), channels=70, taps=taps))

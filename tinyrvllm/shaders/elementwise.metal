@@ -53,3 +53,24 @@ kernel void copy(device const float *x [[buffer(0)]], device float *y [[buffer(1
                  constant uint &count [[buffer(2)]], uint i [[thread_position_in_grid]]) {
     if (i < count) y[i] = x[i];
 }
+
+struct MultiplyAddsArgs {   // mirrored by kernels/elementwise.py
+    uint count, rounds;
+};
+
+// y = the sum of 8 float4 that start at i, i + 1, ... and become v / 2 + 1 in every round: chains of
+// multiply-adds that wait for no memory and not for each other. What the ALUs can do at most.
+[[max_total_threads_per_threadgroup(256)]]
+kernel void multiply_adds(device float *y [[buffer(0)]],
+                          constant MultiplyAddsArgs &a [[buffer(1)]],
+                          uint i [[thread_position_in_grid]]) {
+    if (i >= a.count) return;
+    float4 v[8];
+    UNROLL for (ushort j = 0; j < 8; j++) v[j] = float4(float(i + j));
+    for (uint r = 0; r < a.rounds; r++) {
+        UNROLL for (ushort j = 0; j < 8; j++) v[j] = fma(v[j], float4(0.5f), float4(1.0f));
+    }
+    float4 sum = float4(0.0f);
+    UNROLL for (ushort j = 0; j < 8; j++) sum += v[j];
+    y[i] = (sum.x + sum.y) + (sum.z + sum.w);
+}
