@@ -23,14 +23,26 @@ def test_blocks(rows: int, width: int, inputs: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
-def test_threads_share_a_large_matrix(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit as one thread alone; five blocks, so that of seven threads two have none."""
+@pytest.mark.parametrize("rows", [3, 20])
+def test_threads_share_a_large_matrix(
+    threads: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit as one thread alone; five blocks, so that of seven parts two are empty."""
     blocks = RANDOM.standard_normal((5, 96, 64), np.float32)
-    x = RANDOM.standard_normal((3, 96), np.float32)
+    x = RANDOM.standard_normal((rows, 96), np.float32)
     alone = linear.linear(x, blocks)
     monkeypatch.setattr(linear, "SHARED_BYTES", 1)
+    monkeypatch.setattr(linear, "LEAD", blocks.nbytes // 5)
     monkeypatch.setattr(linear, "threads", lambda: threads)
     np.testing.assert_array_equal(linear.linear(x, blocks), alone)
+
+
+@pytest.mark.parametrize(
+    ("lead", "count", "sizes"),
+    [(0, 1, [48]), (0, 2, [24, 24]), (0.25, 2, [30, 18]), (0.25, 4, [21, 9, 9, 9]), (7, 2, [48, 0])],
+)
+def test_the_first_part_has_a_lead(lead: float, count: int, sizes: list[int]) -> None:
+    assert [part.stop - part.start for part in linear.parts(48, lead, count)] == sizes
 
 
 def test_rows_do_not_depend_on_how_they_are_grouped() -> None:

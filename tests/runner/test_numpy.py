@@ -33,7 +33,7 @@ def open_fixture(name: str, block_size: int = 4, blocks: int = 32) -> tuple:
     """(a runner whose caches hold NaN, ids, logits)."""
     model, ids, logits = load(name)
     runner = NumpyRunner(model, blocks, block_size, max_seqs=3)
-    for pools in (runner.keys, runner.values, runner.conv_states):
+    for pools in (runner.kv, runner.conv_states):
         for pool in pools.values():
             pool.fill(np.nan)
     return runner, ids, logits

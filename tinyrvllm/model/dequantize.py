@@ -13,7 +13,7 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Type
 from gguf.quants import dequantize as gguf_dequantize
 
-from tinyrvllm.model.threads import pool
+from tinyrvllm.model.threads import share
 from tinyrvllm.model.weights import RawTensor
 
 # Elements at a time: as floats a quarter of a megabyte, half of a small second-level cache.
@@ -69,7 +69,7 @@ def stacked(tensors: Sequence[RawTensor], arena: Arena, width: int = 0) -> np.nd
             count = len(piece) // (width or 1)
             pieces.append((places[start : start + count], piece, kind))
             start += count
-    list(pool("dequantize").map(_fill, pieces))
+    share(_fill, pieces)
     return out
 
 

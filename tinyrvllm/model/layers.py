@@ -26,11 +26,12 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -
     (i, i + rope_dim / 2). Elements from rope_dim on stay as they are.
     """
     half = cos.shape[-1]
-    if interleaved:
-        a, b = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    if interleaved:  # the parts of a complex number, which is turned by multiplying it
+        pairs = x[..., : 2 * half].view(np.result_type(x, np.complex64))
+        pairs *= cos + 1j * sin
     else:
         a, b = x[..., :half], x[..., half : 2 * half]
-    a[...], b[...] = a * cos - b * sin, b * cos + a * sin
+        a[...], b[...] = a * cos - b * sin, b * cos + a * sin
 
 
 def attention(

@@ -15,16 +15,16 @@ from typing import Final
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from tinyrvllm.model.threads import pool
+from tinyrvllm.model.threads import share
 
 # The limit for rows * inputs * outputs (kernel/x86_64/sgemm_small_kernel_permit_skylakex.c).
 SMALL_PRODUCT: Final = 1_000_000
 ARCHITECTURES: Final = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS calls them
 GROUP: Final = 8  # rows; 16 were no faster
-# Fewer rows than this wait for the weights to come from memory, and two threads read faster than
-# one. They share a matrix if it is so large that the handing over does not matter.
-SHARED_ROWS: Final = 16
-SHARED_BYTES: Final = 16 << 20
+# Threads share matrices of this size. Another one begins some 30 us after it is asked: by then this
+# thread has gone through LEAD bytes of weights for one group of rows, so its part is larger by them.
+SHARED_BYTES: Final = 2 << 20
+LEAD: Final = 3 << 19
 
 
 def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -45,19 +45,26 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         padded = np.zeros((groups * rows, inputs), x.dtype)
         padded[: len(x)] = x
     grouped = padded.reshape(groups, rows, inputs)
-    y = np.empty((blocks, groups, rows, width), x.dtype)
+    if groups == 1:  # each product is written where it belongs
+        y = np.empty((1, rows, blocks, width), x.dtype).transpose(2, 0, 1, 3)
+    else:  # one behind the other, and copied below: faster for many rows
+        y = np.empty((blocks, groups, rows, width), x.dtype)
 
-    def multiply(first: int, end: int) -> None:
-        np.matmul(grouped, weight[first:end, None], out=y[first:end])
+    def multiply(part: slice) -> None:
+        np.matmul(grouped, weight[part, None], out=y[part])
 
-    share = len(x) < SHARED_ROWS and weight.nbytes >= SHARED_BYTES
-    places = [blocks * part // threads() for part in range(threads() + 1)] if share else [0, blocks]
-    others = [pool("linear").submit(multiply, *pair) for pair in pairwise(places[1:])]
-    multiply(*places[:2])
-    for other in others:
-        other.result()
+    count = threads() if weight.nbytes >= SHARED_BYTES else 1
+    share(multiply, parts(blocks, LEAD / weight.nbytes / groups, count))
     # [blocks, groups, rows, width] -> [T, outputs]
     return y.transpose(1, 2, 0, 3).reshape(groups * rows, -1)[: len(x)]
+
+
+@cache
+def parts(blocks: int, lead: float, count: int) -> list[slice]:
+    """The blocks of a matrix in `count` parts: equal ones, but for the first, which has a lead."""
+    lead = min(1.0, lead)
+    places = [0, *(round(blocks * (lead + (1 - lead) * i / count)) for i in range(1, count + 1))]
+    return [slice(*pair) for pair in pairwise(places)]
 
 
 def block_width(outputs: Sequence[int], inputs: int, dtype: type[np.floating]) -> int:

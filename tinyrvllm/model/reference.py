@@ -5,6 +5,7 @@ first used and then kept. Matrices that share their input are stacked into one, 
 then laid out as suits `linear`.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ class Piece:
 class Cache(Protocol):
     """What the layers remember between steps; the runner decides where it lives."""
 
-    def write(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        """Keep this step's keys and values: [T, kv_heads, head_dim]."""
+    def write(self, layer: int, keys_values: np.ndarray) -> None:
+        """Keep this step's keys, then its values: [T, 2 * kv_heads, head_dim]."""
 
     def pieces(self, window: int | None) -> Sequence[Piece]:
         """All rows of the step, in pieces, with what they see through a window of that size."""
@@ -121,7 +122,9 @@ class Layer:
 
     def __init__(self, model: Reference, index: int) -> None:
         self.config = model.config
-        self.get = lambda *names: model.get(*(f"blk.{index}.{name}" for name in names))
+        self.get = functools.cache(
+            lambda *names: model.get(*(f"blk.{index}.{name}" for name in names))
+        )
         kind = Attention if self.config.layer_kinds[index] == "attention" else ShortConvolution
         self.mix = kind(self.config, index, self.get)
 
@@ -142,7 +145,8 @@ class Layer:
         """down(act(gate(x)) * up(x)) (Shazeer 2020)."""
         # [T, 2 * intermediate]
         gate_up = linear(x, self.get("ffn_gate.weight", "ffn_up.weight"))
-        gate, up = np.split(gate_up, 2, axis=-1)
+        size = self.config.intermediate_size
+        gate, up = gate_up[:, :size], gate_up[:, size:]  # np.split would take longer
         act = layers.silu if self.config.activation == "silu" else layers.gelu_tanh
         return linear(act(gate) * up, self.get("ffn_down.weight"))
 
@@ -160,12 +164,12 @@ class Attention:
         if config.qkv_bias:
             qkv += self.get("attn_q.bias", "attn_k.bias", "attn_v.bias")
         qkv = qkv.reshape(len(x), heads + 2 * kv_heads, config.head_dim)
-        q, k, v = np.split(qkv, [heads, heads + kv_heads], axis=1)  # views [T, heads, head_dim]
+        q, k = qkv[:, :heads], qkv[:, heads:-kv_heads]
         if config.qk_norm:
             q[...] = layers.rms_norm(q, self.get("attn_q_norm.weight"), config.norm_eps)
             k[...] = layers.rms_norm(k, self.get("attn_k_norm.weight"), config.norm_eps)
         rope(self.index, qkv[:, : heads + kv_heads])
-        cache.write(self.index, k, v)
+        cache.write(self.index, qkv[:, heads:])
         mixed = np.empty((len(x), heads * config.head_dim), x.dtype)
         for piece in cache.pieces(config.sliding_window[self.index]):
             keys, values = cache.read(self.index, piece)

@@ -1,15 +1,59 @@
 """Threads for numpy, which gives up the interpreter while it computes."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import cache
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def share(work: Callable[[T], object], parts: Sequence[T]) -> None:
+    """work(part) for each part, in order, by this thread and by others, one for each core.
+
+    Each takes the next part when it is through with its last. Others that come late, on a busy
+    machine or because their processors slept, find fewer parts left, or none, and nobody waits for
+    them: at worst this thread does everything. Raises the first error after the last part's end.
+    """
+    if len(parts) == 1:
+        work(parts[0])
+        return
+    left = iter(parts)
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def take() -> None:
+        for part in left:
+            try:
+                work(part)
+            except BaseException as error:  # noqa: BLE001 - raised below, in the thread that asked
+                ended.put(error)
+            else:
+                ended.put(None)
+
+    calls = _helpers()
+    for _ in range(min(len(parts), os.cpu_count() or 1) - 1 - calls.qsize()):
+        calls.put(take)
+    take()
+    errors = [error for error in (ended.get() for _ in parts) if error]
+    if errors:
+        raise errors[0]
 
 
 @cache
-def pool(name: str) -> ThreadPoolExecutor:
-    """A thread for each core. Pools of other names never wait for this one."""
-    return ThreadPoolExecutor(os.cpu_count(), name)
+def _helpers() -> "SimpleQueue[Callable[[], None]]":
+    """Where a thread for each further core waits for something to call."""
+    calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def help_for_ever() -> None:
+        while True:
+            calls.get()()
+
+    for _ in range((os.cpu_count() or 1) - 1):
+        Thread(target=help_for_ever, name="numpy", daemon=True).start()
+    return calls
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads
-    os.register_at_fork(after_in_child=pool.cache_clear)
+    os.register_at_fork(after_in_child=_helpers.cache_clear)

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Generator, Iterator
-from concurrent.futures import wait
 from itertools import pairwise
 from threading import Event
 from typing import Final, Protocol
@@ -13,12 +12,12 @@ from tinyrvllm.model import linear
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.layers import attention_mask
 from tinyrvllm.model.reference import Piece, Reference
-from tinyrvllm.model.threads import pool
+from tinyrvllm.model.threads import share
 from tinyrvllm.model.weights import Weights
 from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch, slice_batch
 
 QUERY_TILE: Final = 256  # rows of a prompt at once: their scores are heads * 256 * context floats
-PART_ROWS: Final = 16  # from twice as many on, threads share a step; for less, memory is the limit
+PART_ROWS: Final = 32  # twice as many, and each thread has rows of its own; fewer share matrices
 
 
 class Model(Protocol):
@@ -49,15 +48,13 @@ class NumpyRunner:
         self.batch_invariant = batch_invariant
         self.reference = Reference(config, model.weights, dtype)
         self.block_size = block_size
-        kv_shape = (num_blocks * block_size, config.num_kv_heads, config.head_dim)
+        kv_shape = (num_blocks * block_size, 2 * config.num_kv_heads, config.head_dim)
         state_shape = (max_seqs, config.conv_kernel - 1, config.hidden_size)
-        self.keys: dict[int, np.ndarray] = {}  # layer -> [slots, kv_heads, head_dim]
-        self.values: dict[int, np.ndarray] = {}  # likewise
+        self.kv: dict[int, np.ndarray] = {}  # layer -> [slots, keys and values, head_dim]
         self.conv_states: dict[int, np.ndarray] = {}  # layer -> [max_seqs, kernel - 1, hidden]
         for layer, kind in enumerate(config.layer_kinds):
             if kind == "attention":
-                self.keys[layer] = np.empty(kv_shape, dtype)
-                self.values[layer] = np.empty(kv_shape, dtype)
+                self.kv[layer] = np.empty(kv_shape, dtype)
             else:
                 self.conv_states[layer] = np.empty(state_shape, dtype)
 
@@ -77,16 +74,13 @@ class NumpyRunner:
             caches.append(PagedCache(self, part, list(caches)))
         if count == 1:
             return self._part(caches[0])
-        with linear.blas().limit(limits=1):  # its threads and ours would stand in each other's way
-            others = [pool("parts").submit(self._part, cache) for cache in caches[1:]]
-            try:
-                found = [self._part(caches[0])]
-            finally:
-                wait(others)
-        found += [other.result() for other in others]
         logits = np.empty((len(batch.sample_rows), self.reference.config.vocab_size), np.float32)
-        for (_, wanted), rows in zip(parts, found, strict=True):
-            logits[wanted] = rows
+
+        def run_part(number: int) -> None:
+            logits[parts[number][1]] = self._part(caches[number])
+
+        with linear.blas().limit(limits=1):  # its threads and ours would stand in each other's way
+            share(run_part, range(count))
         return logits
 
     def _part(self, cache: "PagedCache") -> np.ndarray:
@@ -105,12 +99,8 @@ class NumpyRunner:
         the lowest index wins a tie.
         """
         for step in range(steps):
-            logits = self.run(batch)
-            is_nan = np.isnan(logits)
-            logits[is_nan] = -np.inf
-            tokens = logits.argmax(axis=1).astype(np.int32)
-            masked = logits.max(axis=1) == -np.inf
-            yield tokens, (HAS_NAN * is_nan.any(axis=1) | ALL_MASKED * masked).astype(np.int32)
+            tokens, flags = likeliest(self.run(batch))
+            yield tokens, flags
             if step + 1 < steps:
                 batch = batch.after(tokens, self.block_size)
 
@@ -133,6 +123,19 @@ class NumpyRunner:
         return []
 
 
+def likeliest(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index and flags of each row's largest logit: int32 [R] each. logits: [R, vocab]."""
+    rows = np.arange(len(logits))
+    tokens = logits.argmax(axis=1)  # of a row with a NaN: where that is
+    has_nan = np.isnan(logits[rows, tokens])
+    if has_nan.any():
+        logits = np.where(np.isnan(logits), -np.inf, logits)
+        tokens = logits.argmax(axis=1)
+    all_masked = logits[rows, tokens] == -np.inf
+    flags = HAS_NAN * has_nan | ALL_MASKED * all_masked
+    return tokens.astype(np.int32), flags.astype(np.int32)
+
+
 class PagedCache:
     """The runner's pools as the layers see them during one batch: a `reference.Cache`.
 
@@ -147,9 +150,8 @@ class PagedCache:
         self._written = [Event() for _ in runner.reference.layers]
         self._pieces: dict[int | None, list[Piece]] = {}  # by window: layers share them
 
-    def write(self, layer: int, keys: np.ndarray, values: np.ndarray) -> None:
-        self.runner.keys[layer][self.batch.slot_mapping] = keys
-        self.runner.values[layer][self.batch.slot_mapping] = values
+    def write(self, layer: int, keys_values: np.ndarray) -> None:
+        self.runner.kv[layer][self.batch.slot_mapping] = keys_values
         self._written[layer].set()
 
     def end(self) -> None:
@@ -169,10 +171,13 @@ class PagedCache:
 
     def read(self, layer: int, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
         self._wait(layer)
-        keys, values = self.runner.keys[layer], self.runner.values[layer]
+        kv = self.runner.kv[layer]
         if isinstance(piece.slots, slice):
-            return keys[None, piece.slots], values[None, piece.slots]
-        return keys.take(piece.slots, axis=0), values.take(piece.slots, axis=0)
+            seen = kv[None, piece.slots]
+        else:
+            seen = kv.take(piece.slots, axis=0)
+        heads = kv.shape[1] // 2
+        return seen[:, :, :heads], seen[:, :, heads:]
 
     def conv_histories(self, layer: int) -> Iterator[tuple[slice, np.ndarray]]:
         self._wait(layer)
