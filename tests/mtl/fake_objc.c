@@ -23,8 +23,9 @@ static int same(const char *a, const char *b) {
     return *a == *b;
 }
 
+static void note_lock(void) { fake_lock_kept = fake_lock_state ? fake_lock_state() : -1; }
 static void *itself(void *self, void *cmd) { return self; }
-static void release(void *self, void *cmd) { fake_releases++; }
+static void release(void *self, void *cmd) { fake_releases++, note_lock(); }
 static void *from_utf8(void *cls, void *cmd, char *text) { return text; }
 static Size max_threads(void *self, void *cmd) { return (Size){1024, 512, 256}; }
 static u64 length(void *self, void *cmd) { return 1ull << 40; }
@@ -33,7 +34,6 @@ static Version version(void *self, void *cmd) { return (Version){15, 3, 1}; }
 static double start(void *self, void *cmd) { return 2.5; }
 static u64 count(void *self, void *cmd) { return self == &array; }
 static void *at(void *self, void *cmd, u64 i) { return i == 0 ? &object : 0; }
-static void note_lock(void) { fake_lock_kept = fake_lock_state ? fake_lock_state() : -1; }
 static void wait(void *self, void *cmd) { note_lock(); }
 static void set_pipeline(void *self, void *cmd, void *pipeline) { fake_pipeline = pipeline; }
 static void barrier(void *self, void *cmd, u64 scope) { fake_scope = scope; }
@@ -107,8 +107,14 @@ Description protocol_getMethodDescription(void *p, void *cmd, _Bool required, _B
     if (!cmd || !required || !instance) return (Description){0, 0};
     return (Description){cmd, method_getTypeEncoding(cmd)};
 }
-void *objc_autoreleasePoolPush(void) { return (void *)(u64)++fake_pools; }
-void objc_autoreleasePoolPop(void *pool) { if (pool == (void *)(u64)fake_pools) fake_pools--; }
+void *objc_autoreleasePoolPush(void) {
+    note_lock();
+    return (void *)(u64)++fake_pools;
+}
+void objc_autoreleasePoolPop(void *pool) {
+    note_lock();
+    if (pool == (void *)(u64)fake_pools) fake_pools--;
+}
 int sysctlbyname(const char *name, void *value, void *size, void *new, u64 n) {
     *(int *)value = fake_translated;
     return same(name, "sysctl.proc_translated") ? 0 : -1;

@@ -8,7 +8,7 @@ import ctypes
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -131,16 +131,24 @@ def test_recorded_values_that_do_not_fit_are_refused(recording: Recording) -> No
         recording.record(SimpleNamespace(handle=16, check=lambda _: None), (1, 1, 1), (1, 1, 1), [])
 
 
-def test_a_replay_keeps_the_interpreters_lock_and_a_wait_does_not(
+def test_what_waits_gives_up_the_interpreters_lock_and_the_rest_of_a_step_keeps_it(
     fake: Any, recording: Recording
 ) -> None:
     check = ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p).value
     fake.fake_lock_state = cffi.FFI().cast("int(*)(void)", check)
+    runtime = apple.AppleRuntime()
+
+    def is_kept(action: Callable[..., Any], *arguments: Any) -> bool:
+        fake.fake_lock_kept = -1
+        action(*arguments)
+        return {0: False, 1: True}[fake.fake_lock_kept]
+
     recording.record(handle(16), (1, 1, 1), (1, 1, 1), [])
-    recording.execute(handle(32))
-    assert fake.fake_lock_kept == 1
-    send(apple.AppleRuntime(), "MTLCommandBuffer waitUntilCompleted", handle(32).handle)
-    assert fake.fake_lock_kept == 0
+    assert is_kept(recording.execute, handle(32))
+    assert is_kept(send, runtime, "NSObject release", handle(32).handle)
+    assert is_kept(runtime.push_pool)
+    assert is_kept(runtime.pop_pool, 1)
+    assert not is_kept(send, runtime, "MTLCommandBuffer waitUntilCompleted", handle(32).handle)
 
 
 def test_strings_pools_and_version(fake: Any) -> None:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tinyrvllm.mtl.api import C_TYPES, MTLCommandBufferStatusCompleted, ffi
+from tinyrvllm.mtl import sends
+from tinyrvllm.mtl.api import MTLCommandBufferStatusCompleted, ffi
 
 ENOUGH = 1 << 40  # bytes: no limit stands in the way
 
@@ -51,15 +52,7 @@ class NullRuntime:
     def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
         if selector in self._answers:
             return self._answers[selector]
-        signature = ", ".join(["id", "SEL", *(C_TYPES[letter] for letter in arguments)])
-        function = ffi.cast(f"{C_TYPES[returns]}(*)({signature})", self._native)
-        name = ffi.NULL
-
-        def send(receiver: Any, *values: Any) -> Any:  # as in mtl/apple.py, whose cost it has
-            return function(receiver, name, *values)
-
-        send.native = function, name  # type: ignore[attr-defined]  # for mtl/recording.py
-        return send
+        return sends.bind(self._native, ffi.NULL, selector, returns, arguments)
 
     def push_pool(self) -> Any:
         return None

@@ -6,12 +6,14 @@ arm64 variadic arguments travel differently, and a variadic call would crash).
 See "Addressing architectural differences in your macOS code" in Apple's documentation.
 """
 
+import ctypes
 import platform
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from .api import C_TYPES, MetalError, Method, declare, declared, ffi, parse_encoding, version
+from . import sends
+from .api import MetalError, Method, declare, declared, ffi, parse_encoding, version
 
 ffi.cdef("""
     struct objc_method_description { SEL name; char *types; };
@@ -57,6 +59,8 @@ class AppleRuntime:
                 "this Python is an Intel build running under Rosetta, where Metal's calling "
                 "convention differs; install an arm64 Python (`file $(which python3)` says which)"
             )
+        self._push = sends.quick(ffi.addressof(self._objc, "objc_autoreleasePoolPush"), "^v")
+        self._pop = sends.quick(ffi.addressof(self._objc, "objc_autoreleasePoolPop"), "v")
         # Without CoreGraphics a command-line process finds no default device.
         self._graphics = ffi.dlopen(f"{FRAMEWORKS}/CoreGraphics.framework/CoreGraphics")
         self._metal = ffi.dlopen(f"{FRAMEWORKS}/Metal.framework/Metal")
@@ -72,24 +76,17 @@ class AppleRuntime:
         return self._objc.objc_getClass(name.encode())
 
     def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
-        signature = ", ".join(["id", "SEL", *(C_TYPES[letter] for letter in arguments)])
         # On Intel a struct of more than 16 bytes comes back through a hidden pointer.
         stret = self._intel and returns in ("{QQQ}", "{qqq}")
         entry = ffi.addressof(self._objc, "objc_msgSend_stret" if stret else "objc_msgSend")
-        function = ffi.cast(f"{C_TYPES[returns]}(*)({signature})", entry)
         name = self._objc.sel_registerName(selector.encode())
-
-        def send(receiver: Any, *values: Any) -> Any:
-            return function(receiver, name, *values)
-
-        send.native = function, name  # type: ignore[attr-defined]  # for mtl/recording.py
-        return send
+        return sends.bind(entry, name, selector, returns, arguments)
 
     def push_pool(self) -> Any:
-        return self._objc.objc_autoreleasePoolPush()
+        return self._push()
 
     def pop_pool(self, pool: Any) -> None:
-        self._objc.objc_autoreleasePoolPop(pool)
+        self._pop(ctypes.c_void_p(pool))
 
     def default_device(self) -> Any:
         """The GPU. The default device is nil over ssh and in some CI: then the first of all."""

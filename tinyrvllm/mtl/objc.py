@@ -37,10 +37,7 @@ class Runtime(Protocol):
     def class_named(self, name: str) -> Handle: ...
 
     def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
-        """A callable `send(receiver, *arguments)`. A message to nil does nothing, returns 0.
-
-        `send.native`, if there: (C function, selector), for recording.py to call it directly.
-        """
+        """A callable `send(receiver, *arguments)`. A message to nil does nothing, returns 0."""
 
     def push_pool(self) -> Any: ...
 

@@ -4,19 +4,15 @@ The counterpart of indirect.py for devices and drivers without indirect command 
 same two calls: `record` and `execute`. Everything that a message needs is made when it is
 recorded, so a replay is a flat loop over (function, arguments): at most three sends a dispatch, and
 one for each barrier.
-
-ctypes makes these sends, and keeps the interpreter's lock. cffi gives it up for each call: beside a
-thread that computes in Python, some of the 900 sends of a step waited 5 ms to get it back
-(`sys.getswitchinterval`). These messages only note something down; those that wait go through cffi.
 """
 
-import ctypes
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .api import C_TYPES, MTLBarrierScopeBuffers, declare, ffi
+from .api import MTLBarrierScopeBuffers, declare, ffi
 from .buffer import Buffer
 from .library import Pipeline, Size
+from .sends import in_c
 
 if TYPE_CHECKING:
     from .command import Encoder
@@ -30,27 +26,13 @@ MESSAGES = declare(
 )
 
 
-class _Range(ctypes.Structure):
-    _fields_ = [("location", ctypes.c_uint64), ("length", ctypes.c_uint64)]
-
-
-class _Size(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("width", "height", "depth")]
-
-
-TYPES: dict[str, Any] = {  # as api.C_TYPES, for ctypes
-    "@": ctypes.c_void_p, "^@": ctypes.c_void_p, "^Q": ctypes.c_void_p, "Q": ctypes.c_uint64,
-    "{QQ}": _Range, "{QQQ}": _Size,
-}  # fmt: skip
-
-
 class Recording:
     """A list of dispatches for concurrent encoders. One thread at a time replays it."""
 
     def __init__(self, device: "Device", label: str = "") -> None:
         self.label = label
         self.count = 0
-        self._encoder = ctypes.c_void_p()  # of the replay at hand: an argument of every send
+        self._encoder = in_c("@", ffi.NULL)  # of the replay at hand: an argument of every send
         bound = device.objc.messages(MESSAGES)
         self._functions = {name: self._function(getattr(bound, name)) for name in MESSAGES}
         self._sends: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
@@ -92,14 +74,12 @@ class Recording:
         self._sends.append((function, (*first, *values)))
 
     def _function(self, send: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What a replay calls, and its first arguments. A runtime that tells its C function has
-        that called with no Python in between."""
+        """What a replay calls, and its first arguments: see sends.py; or the runtime's own send."""
         encoder = self._encoder
-        if not hasattr(send, "native"):
-            return (lambda *values: send(ffi.cast("id", encoder.value), *values)), ()
-        function, selector = send.native
-        call = ctypes.PYFUNCTYPE(None)(in_c("@", function).value)
-        return call, (encoder, in_c("@", selector))
+        if hasattr(send, "native"):
+            call, name = send.native
+            return call, (encoder, name)
+        return (lambda *values: send(ffi.cast("id", encoder.value), *values)), ()
 
     def execute(self, encoder: "Encoder") -> None:
         """Replays every recorded dispatch in an encoder."""
@@ -108,11 +88,3 @@ class Recording:
             function(*arguments)
         encoder.commands.buffers.update(self._buffers)
         encoder.commands.dispatches += self.count
-
-
-def in_c(letter: str, value: Any) -> Any:
-    """A value as ctypes passes it to a C function, by its @encode letter.
-
-    cffi makes it, which raises TypeError or OverflowError for what the type cannot hold.
-    """
-    return TYPES[letter].from_buffer_copy(ffi.buffer(ffi.new(f"{C_TYPES[letter]} *", value)))
