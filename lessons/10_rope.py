@@ -161,19 +161,19 @@ table(
 # %% [markdown]
 # ## What breaks without care: large positions
 #
-# The angle is position * frequency. In float32 the product of 131,071 and a frequency of 1 has a
+# The angle is position * frequency. In float32 the product of 131,071 and a frequency near 1 has a
 # rounding error of up to 0.004 radians, and the cosine of it is as wrong. The engine counts in
-# *turns*, with the frequency as two floats, high and low; `fma` gives the exact error of the
-# product, and whole turns are dropped before anything is lost:
+# *turns*, with the frequency as two floats, high and low; `fma` takes the whole turns off the
+# exact product, before anything is rounded:
 
 # %%
 position = np.float32(131_071)
 exact = np.cos(131_071 * frequencies)
 plain = np.cos((position * frequencies.astype(np.float32)).astype(np.float32))
 high, low = rope.turns(frequencies).T
-product = position * high
-error = (position.astype(np.float64) * high - product).astype(np.float32)  # what fma gives
-fraction = (product - np.rint(product)) + (position * low + error)
+whole_turns = np.rint(position * high)
+rest = (position.astype(np.float64) * high - whole_turns).astype(np.float32)  # what fma gives
+fraction = rest + position * low
 careful = np.cos(fraction * np.float32(2 * np.pi))
 print(f"plain float32: off by up to {np.abs(plain - exact).max():.1e}")
 print(f"in turns:      off by up to {np.abs(careful - exact).max():.1e}")

@@ -126,7 +126,7 @@ def threadgroup_alignment(s: Source) -> Iterator[Finding]:
                 name = declarator.split("[")[0].strip()
                 uses = re.finditer(rf"\b{name}\b((?:\[[^\[\]]*\])*)", body[m.end() :])
                 if any(use[1].count("[") < declarator.count("[") for use in uses):
-                    yield start + m.start(), f"{name!r} is handed on: alignas(16) before threadgroup"
+                    yield start + m.start(), f"{name!r} is handed on: say alignas(16)"
 
 
 def program_scope(s: Source) -> Iterator[Finding]:

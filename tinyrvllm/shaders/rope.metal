@@ -6,15 +6,15 @@
 //      on the host each step
 //   2  this file: 1, angles computed where they are used
 //
-// 1. A simdgroup owns one head of one row, so the norm is one simd_sum and no barrier is needed;
-//    lanes stride over the pairs of a rotation and each touches only its own pair, which is what
-//    makes working in place safe.
+// 1. A simdgroup owns one head of one row, so the norm is one simd_sum and no threadgroup barrier
+//    is needed; lanes stride over the pairs of a rotation and each touches only its own pair, which
+//    is what makes working in place safe.
 // 2. Pairs are (2i, 2i+1) in files of the llama architecture and (i, i + rope_dim/2) in the
 //    others: INTERLEAVED. Dimensions from rope_dim on pass through.
 // 3. An angle is counted in turns, position * frequency / 2 pi, with the frequency as a pair of
-//    floats high + low. fma gives the exact error of the product, so whole turns can be dropped
-//    without losing the fraction: 1e-7 of a turn at position 131,072, where float radians are off
-//    by 0.004.
+//    floats high + low. fma takes the whole turns off the exact product, so that the fraction is
+//    kept: 1e-7 of a turn at position 131,072, where float radians are off by 0.004. It is right
+//    whether or not the compiler fuses a * b + c: before Metal 3.2 nothing stops it.
 // 4. A slot of -1 is padding: nothing is read or written.
 //
 //    head_dim 64, half split:   lane i holds  x[i] and x[i + 32]
@@ -32,9 +32,8 @@ struct RopeArgs {   // mirrored by kernels/rope.py
 
 // cos and sin of position * frequency; `turns` is the frequency / 2 pi as high + low.
 inline float2 cos_sin(float position, float2 turns) {
-    float product = position * turns.x;
-    float error = fma(position, turns.x, -product);
-    float fraction = (product - rint(product)) + fma(position, turns.y, error);
+    float whole = rint(position * turns.x);
+    float fraction = fma(position, turns.y, fma(position, turns.x, -whole));
     float angle = fraction * 6.2831853f;
     return float2(cos(angle), sin(angle));
 }

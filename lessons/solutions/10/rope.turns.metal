@@ -12,9 +12,8 @@ struct RopeArgs {
 
 // cos and sin of the angle; `turns` is the frequency / 2 pi, as high + low.
 inline float2 cos_sin(float position, float2 turns) {
-    float product = position * turns.x;
-    float error = fma(position, turns.x, -product);
-    float fraction = (product - rint(product)) + fma(position, turns.y, error);
+    float whole = rint(position * turns.x);
+    float fraction = fma(position, turns.y, fma(position, turns.x, -whole));
     float angle = fraction * 6.2831853f;
     return float2(cos(angle), sin(angle));
 }
