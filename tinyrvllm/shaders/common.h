@@ -1,7 +1,8 @@
 // What every shader starts with.
 //
 // 1. No contraction. Apple's compiler fuses a*b+c into one rounding whatever the compile options
-//    say; only this pragma stops it. Where a fused multiply-add is meant, the source says fma().
+//    say; only this pragma stops it, from Metal 3.2 (macOS 15) on. Before, bits may differ, so no
+//    formula may need it. Where a fused multiply-add is meant, the source says fma().
 // 2. Helpers below keep one order of summation, so that the same input gives the same bits.
 #pragma once
 #include <metal_stdlib>
@@ -29,7 +30,7 @@ inline float threadgroup_sum(float value, threadgroup float *scratch, uint lane,
 }
 
 // A norm adds up (x * SHRINK)^2, so that squares of 1e20 do not overflow. A power of two changes no
-// bit of the result.
+// bit of the result; what underflows by it (x below 5e-10) is nothing beside epsilon.
 constant constexpr float SHRINK = 1.0f / 4294967296.0f;   // 2^-32
 
 // What a norm multiplies x by: 1 / sqrt(mean(x^2) + epsilon), from the mean of (x * SHRINK)^2.
