@@ -132,6 +132,30 @@ def test_space_prefix(tmp_path: Path) -> None:
     assert b"".join(map(tokenizer.token_bytes, ids)) == b" Hello"  # what streaming shows
 
 
+class Counted(dict[str, int]):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def get(self, text: str) -> int | None:  # type: ignore[override]
+        self.asked += 1
+        return super().get(text)
+
+
+@pytest.mark.parametrize("count", [1000, 10_000])
+@pytest.mark.parametrize("unit", ["in", "here", "thellerona"])
+def test_a_long_word_costs_a_few_questions_a_letter(tmp_path: Path, unit: str, count: int) -> None:
+    """However long it is: n - 1 first pairs, and for each merge one that is popped and two new."""
+    tokens = sentencepiece()["tokenizer.ggml.tokens"] + ["inin", "inininin", "herehere"]
+    scores = [0.0] * 262 + [-float(rank) for rank in range(len(tokens) - 262)]
+    kinds = sentencepiece()["tokenizer.ggml.token_type"] + [1, 1, 1]
+    tokenizer = tiny(tmp_path, sentencepiece(), tokens=tokens, scores=scores, token_type=kinds)
+    tokenizer._model._ids = ids = Counted(tokenizer._model._ids)
+    text = (unit * count)[:count]
+    assert tokenizer.decode(tokenizer.encode(text, add_special=False)).decode() == text
+    assert ids.asked <= 6 * count
+
+
 def test_phi3_tokens_swallow_the_space_after_them(tmp_path: Path) -> None:
     keys = byte_level_bpe() | {"general.name": "Phi-3 mini"}
     tokenizer = tiny(tmp_path, keys)

@@ -7,7 +7,8 @@ longer than loading the model. This heap needs only the scores.
 
 import re
 from functools import lru_cache
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from operator import add
 from typing import Final
 
 import numpy as np
@@ -40,7 +41,8 @@ class SentencePiece:
                 f"the key 'tokenizer.ggml.scores' must be {vocab_size} numbers, one for each of "
                 f"'tokenizer.ggml.tokens', found {len(scores)} of type {scores.dtype}"
             )
-        self._costs = (-scores.astype(np.float64)).tolist()  # a heap's first is its smallest
+        _, ranks = np.unique(-scores.astype(np.float64), return_inverse=True)
+        self._ranks = ranks.tolist()  # of each id: 0 is merged first, equal scores are equal ranks
         self._ids = ids
         self._byte_ids = byte_ids
         # Nothing merges across a space that no token has within it (in Gemma's vocabulary one
@@ -77,34 +79,38 @@ class SentencePiece:
                 ids += [self._byte_ids[byte] for byte in data]
         return ids
 
+    def _rank(self, text: str) -> int:
+        """When two symbols that are this text together are merged; -1: never."""
+        id = self._ids.get(text)
+        return -1 if id is None else self._ranks[id]
+
     def _merged(self, symbols: list[str]) -> list[str]:
-        before = list(range(-1, len(symbols) - 1))
-        after = [*range(1, len(symbols)), -1]
-        candidates: list[tuple[float, int, int, int]] = []  # cost, left, right, merged length
-
-        def propose(left: int, right: int) -> None:
-            merged = symbols[left] + symbols[right]
-            if merged in self._ids:
-                cost = self._costs[self._ids[merged]]
-                heappush(candidates, (cost, left, right, len(merged)))
-
-        for right in range(1, len(symbols)):
-            propose(right - 1, right)
+        """Each merge proposes at most two more, so n symbols cost at most 3 n proposals."""
+        size = len(symbols)
+        before = list(range(-1, size - 1))
+        after = [*range(1, size), size]  # size: none
+        symbols = [*symbols, ""]
+        # The best one first, of equals the leftmost: rank * size + left, for one integer is
+        # compared faster than a tuple.
+        ranks = map(self._rank, map(add, symbols[:-2], symbols[1:-1]))
+        candidates = [rank * size + left for left, rank in enumerate(ranks) if rank >= 0]
+        heapify(candidates)
         while candidates:
-            _, left, right, length = heappop(candidates)
-            # Symbols only grow or vanish: another length means that one of the two has changed.
-            if not (symbols[left] and symbols[right]):
-                continue
-            if len(symbols[left]) + len(symbols[right]) != length:
-                continue
-            symbols[left] += symbols[right]
-            symbols[right] = ""
-            after[left] = after[right]
-            if after[left] >= 0:
-                before[after[left]] = left
-                propose(left, after[left])
-            if before[left] >= 0:
-                propose(before[left], left)
+            rank, left = divmod(heappop(candidates), size)
+            right = after[left]
+            if not symbols[left] or not symbols[right]:
+                continue  # merged into another since it was proposed, or last by now
+            merged = symbols[left] + symbols[right]
+            if self._rank(merged) != rank:
+                continue  # one of the two has grown
+            symbols[left], symbols[right] = merged, ""
+            after[left] = end = after[right]
+            if end < size:
+                before[end] = left
+                if (rank := self._rank(merged + symbols[end])) >= 0:
+                    heappush(candidates, rank * size + left)
+            if (left := before[left]) >= 0 and (rank := self._rank(symbols[left] + merged)) >= 0:
+                heappush(candidates, rank * size + left)
         return [symbol for symbol in symbols if symbol]
 
     @staticmethod
