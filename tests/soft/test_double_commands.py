@@ -241,3 +241,34 @@ def test_unchecked_encoders_note_no_hazards() -> None:
         host.commit(commands)
         host.wait(commands)
         assert host("MTLCommandBuffer status", commands) == 4
+
+
+AFTER_THE_END: dict[str, tuple[object, ...]] = {
+    "setComputePipelineState:": (ffi.NULL,),
+    "setBuffer:offset:atIndex:": (ffi.NULL, 0, 0),
+    "setBytes:length:atIndex:": (ffi.new("char[4]"), 4, 0),
+    "setThreadgroupMemoryLength:atIndex:": (16, 0),
+    "dispatchThreadgroups:threadsPerThreadgroup:": ((0, 0, 0), (0, 0, 0)),
+    "memoryBarrierWithScope:": (1,),
+    "memoryBarrierWithResources:count:": (ffi.NULL, 0),
+    "useResources:count:usage:": (ffi.NULL, 0, 1),
+    "executeCommandsInBuffer:withRange:": (ffi.NULL, (0, 0)),
+}
+
+
+@pytest.mark.parametrize("selector", AFTER_THE_END)
+def test_an_ended_encoder_takes_nothing(host: Host, selector: str) -> None:
+    with host.pool():
+        encoder = host.encoder(host.commands())
+        host.end(encoder)
+        with pytest.raises(ObjCError, match=f"{selector} after endEncoding; make a new encoder"):
+            host(f"MTLComputeCommandEncoder {selector}", encoder, *AFTER_THE_END[selector])
+
+
+def test_a_pipeline_s_descriptor_holds_its_function(host: Host) -> None:
+    descriptor, function = host.objc.new("MTLComputePipelineDescriptor"), host.function("fault")
+    host("MTLComputePipelineDescriptor setComputeFunction:", descriptor, function)
+    assert counts(host, function) == [2]
+    host("MTLComputePipelineDescriptor setComputeFunction:", descriptor, ffi.NULL)
+    host.release(descriptor)
+    assert counts(host, function) == [1]

@@ -57,6 +57,9 @@ class Tokens:
         return self.list[i].text if 0 <= i < len(self.list) else ""
 
     def __setitem__(self, i: int, text: str) -> None:
+        """Raises MSLError outside the file: something that began has not ended."""
+        if not 0 <= i < len(self.list):
+            raise self.error(i, "unexpected end of file")
         self.list[i].text = text
 
     def kind(self, i: int) -> str:
