@@ -79,6 +79,8 @@ def test_values_travel_by_their_types(fake: Any) -> None:
     assert send(runtime, "MTLDevice supportsFamily:", device, 1009) is True
     assert send(runtime, "MTLDevice supportsFamily:", device, 1008) is False
     assert send(runtime, "MTLCommandBuffer GPUStartTime", device) == 2.5
+    assert send(runtime, "NSObject retain", device) == device
+    assert send(runtime, "NSObject retain", api.ffi.NULL) == api.ffi.NULL
     message = "MTLComputeCommandEncoder dispatchThreadgroups:threadsPerThreadgroup:"
     send(runtime, message, device, (2, 3, 5), (7, 11, 13))
     groups, threads = fake.fake_groups, fake.fake_threads
