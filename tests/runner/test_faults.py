@@ -3,6 +3,7 @@
 import contextlib
 import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.mtl.test_faults import CountingRuntime, nothing_is_left
 from tests.runner.sequences import Model
 from tests.runner.test_greedy import EXACT, prompts
+from tests.tiny_models import write_model
 from tinyrvllm import mtl
+from tinyrvllm.mtl.library import PRELUDE, SHADERS, splice
 from tinyrvllm.runner.metal import MetalRunner
 from tinyrvllm.soft import objc_double
 from tinyrvllm.soft.objc_double.engine import CpuEngine, Memory
@@ -75,3 +78,24 @@ def test_ctrl_c_while_a_model_runs(after: bool) -> None:
         assert runtime.faults == [] and runtime.pools == [], f"at message {when}"
     with mtl.Device(objc_double.metal(CpuEngine())) as device:
         assert np.array_equal(two_steps(device), expected)
+
+
+def test_native_code_is_only_made_of_our_shaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that a model file says becomes source: what is compiled are the shaders' own texts."""
+    code = 'kernel void own() {} /* */ " \n#include "/etc/passwd" '
+    keys = {"general.name": code, "general.description": code, "tokenizer.chat_template": code}
+    path = write_model(tmp_path / 'a".gguf', "llama", keys=keys)
+    compiled: list[str] = []
+
+    class Watched(CpuEngine):
+        def compile(self, source: str) -> Any:
+            compiled.append(source.partition('#line 1 "program_source"\n')[2])
+            return super().compile(source)
+
+    with mtl.Device(objc_double.metal(Watched())) as device:
+        runner = MetalRunner(Model(path), device, 16, block_size=4, options=EXACT)
+        runner.run(prompts())
+    shaders = {PRELUDE + splice(path) for path in SHADERS.glob("*.metal")}
+    assert len(compiled) > 3 and set(compiled) <= shaders

@@ -1,8 +1,8 @@
 """Where `mutate.py` has its mutants judged: copies of the package, and what is known of the tests.
 
 First every test file of the part runs once, alone, and `coverage` notes which tests execute which
-line. A mutant gets the tests that execute its line, the quickest first, up to the first failure;
-then the files that execute it when they are imported or in fixtures that tests share. For the C++
+line. A mutant gets the tests that execute its line, file by file, the quickest first, up to the
+first failure; then the files that execute it when they are imported or in shared fixtures. For the C++
 of the device nothing notes lines, so its mutants get all files, those that catch most first.
 """
 
@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,10 @@ class Workshop:
     def _measured(self, file: str) -> Any:
         place = self.places.get()
         report = place / "measured.json"
-        status = self._run(place, [file], report)
-        if status not in (0, 5):  # 5: nothing was asked for in that file
+        if self._run(place, _measure, [file], report) not in (0, 5):  # 5: no test was asked for
             text = (place / "output").read_text()[-3000:]
             raise RuntimeError(f"{file} fails without any change:\n{text}")
-        self.places.put(place)
+        self._tidy(place)
         return json.loads(report.read_text())
 
     def judge(self, mutant: Mutant) -> str:
@@ -103,46 +102,50 @@ class Workshop:
         changed.write_text(mutant.text, encoding="utf-8")
         try:
             for tests in self._stages(mutant):
-                status = self._run(place, tests)
+                status = self._run(place, _judge, tests, not mutant.file.endswith(".py"))
                 if status not in (0, 5):
                     return "refused" if status == REFUSED else "caught"
             return "survived"
         finally:
             changed.write_text(original, encoding="utf-8")
-            self.places.put(place)
+            self._tidy(place)
+
+    def _tidy(self, place: Path) -> None:
+        for made in (place / "tmp", place / "cache"):
+            shutil.rmtree(made, ignore_errors=True)
+        self.places.put(place)
 
     def _stages(self, mutant: Mutant) -> list[list[str]]:
         if not mutant.file.endswith(".py"):
             first = [f"tests/{name}" for name in FIRST.get(Path(mutant.file).name, ())]
             return [first + [f for f in self._quickest(self.files) if f not in first]]
         found = self.tests_of[mutant.file, mutant.line]
-        tests, files = ({t for t in found if ("::" in t) == alone} for alone in (True, False))
-        return [s for s in (self._quickest(tests), self._quickest(files)) if s]
+        tests: dict[str, list[str]] = defaultdict(list)  # by file: others need not be imported
+        for test in self._quickest({t for t in found if "::" in t}):
+            tests[test.split("::")[0]].append(test)
+        stages = sorted(tests.values(), key=lambda some: sum(self.seconds[t] for t in some))
+        return stages + [[file] for file in self._quickest({t for t in found if "::" not in t})]
 
     def _quickest(self, names: Sequence[str] | set[str]) -> list[str]:
         return sorted(names, key=lambda name: (self.seconds[name], name))
 
-    def _run(self, place: Path, tests: list[str], report: Path | None = None) -> int:
-        """The exit status of pytest in a fresh process; `report`: where to write what it measures."""
+    def _run(self, place: Path, *work: object) -> int:
+        """Does `work`, a function and its arguments, in a fresh process; its exit status."""
         shared = Path(self.folder.name)
         cache = shared / "cache" if self.compiles_alike else place / "cache"
         fork = multiprocessing.get_context("forkserver")
         fork.set_forkserver_preload(PRELOADED)
-        process = fork.Process(
-            target=_in_child, args=(place, cache, shared / "compiled", tests, report)
-        )
+        process = fork.Process(target=_in_child, args=(place, cache, shared / "compiled", *work))
         process.start()
         process.join(WALL_SECONDS)
         if process.exitcode is None:
             os.killpg(process.pid or 0, signal.SIGKILL)
             process.join()
-        for made in (place / "tmp", place / "cache"):
-            shutil.rmtree(made, ignore_errors=True)
         return process.exitcode or 0
 
 
 def _in_child(
-    place: Path, cache: Path, compiled: Path, tests: list[str], report: Path | None
+    place: Path, cache: Path, compiled: Path, work: Callable[..., int], *arguments: object
 ) -> None:
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
@@ -163,7 +166,7 @@ def _in_child(
     for name in [m for m in sys.modules if m.split(".")[0] in ("tests", "tinyrvllm")]:
         del sys.modules[name]
     sys.path.insert(0, str(place))
-    sys.exit(_measure(place, tests, report, compiled) if report else _judge(place, tests, compiled))
+    sys.exit(work(place, compiled, *arguments))
 
 
 def _pytest(tests: list[str], *plugins: object) -> int:
@@ -173,21 +176,22 @@ def _pytest(tests: list[str], *plugins: object) -> int:
     return int(pytest.main([*options, *tests], plugins=list(plugins)))
 
 
-def _judge(place: Path, tests: list[str], compiled: Path) -> int:
+def _judge(place: Path, compiled: Path, tests: list[str], cpp_changed: bool) -> int:
     from tests.soft.compiled_once import install
     from tinyrvllm.soft.cpu import build, native
     from tinyrvllm.soft.msl import MSLError
 
     install(place, compiled, learning=False)
     try:
-        build._header(build.LEAD)
-        native.engine(False)
+        if cpp_changed:
+            build._header(build.LEAD)
+            native.engine(False)
     except MSLError:
         return REFUSED
     return _pytest(tests)
 
 
-def _measure(place: Path, tests: list[str], report: Path, compiled: Path) -> int:
+def _measure(place: Path, compiled: Path, tests: list[str], report: Path) -> int:
     import coverage
 
     tool = coverage.Coverage(data_file=None, include=[f"{place}/tinyrvllm/*"])
