@@ -48,8 +48,8 @@ with objc.pool():  # what comes back is autoreleased: it lives until the pool en
     print("its text:", api.ffi.string(utf8(string)).decode())
 
 # %% [markdown]
-# Messages have types, and nobody checks them: a wrong one reads a register that nobody wrote.
-# That is the naive way's trouble.
+# Messages have types, and nobody checks them: with a wrong one, the callee reads a register that
+# nobody wrote. That is the naive way's trouble.
 #
 # ## The engine's version: one table
 #
@@ -76,8 +76,8 @@ except MetalError as error:
 #
 # ## What it costs
 #
-# A message is a call of a C function through cffi. A dispatch takes several, a token some hundred
-# dispatches:
+# A message is a call of a C function through cffi. A dispatch takes several messages, and a token
+# takes a few hundred dispatches:
 
 # %%
 COUNT = 10_000
@@ -87,7 +87,7 @@ for _ in range(COUNT):
 each = (time.perf_counter() - start) / COUNT
 table(
     ("", "us"),
-    [("one message here", f"{1e6 * each:.2f}"), ("900 of them, a token", f"{900e6 * each:.0f}")],
+    [("one message here", f"{1e6 * each:.2f}"), ("900 of them", f"{900e6 * each:.0f}")],
 )
 
 # %% [markdown]
@@ -138,7 +138,7 @@ except ObjCError as error:
 # ## All of it, once
 #
 # The shortest complete program over the bridge is `python -m tinyrvllm.doctor`: it makes two
-# buffers, compiles a kernel, records one dispatch, waits and compares with numpy. In six lines:
+# buffers, compiles a kernel, records one dispatch, waits and compares with numpy. The heart of it:
 
 # %%
 SOURCE = """

@@ -56,7 +56,8 @@ print("doubled by the GPU:", view[:8])
 
 # %%
 COUNT = 4 << 20  # 16 MB of floats
-path = Path(tempfile.mkdtemp(prefix="tinyrvllm-")) / "weights"
+scratch = tempfile.TemporaryDirectory(prefix="tinyrvllm-", ignore_cleanup_errors=True)
+path = Path(scratch.name) / "weights"
 rng.standard_normal(COUNT).astype(np.float32).tofile(path)
 
 start = time.perf_counter()
@@ -67,7 +68,7 @@ copying = time.perf_counter() - start
 # ## The engine's version: map the file, wrap the map
 #
 # `mmap` makes a file appear in memory; pages are read when they are touched. `Device.wrap` makes
-# a buffer of the map itself: no byte is copied, by nobody. Metal asks for whole pages (16 KB on
+# a buffer of the map itself: not a byte is copied. Metal asks for whole pages (16 KB on
 # Apple silicon, 4 KB here), and the map must stay alive as long as the GPU may use it; the buffer
 # sees to that.
 
@@ -125,7 +126,7 @@ print("now:", numbers.numpy(np.float32)[:4])
 # %% [markdown]
 # ## What breaks: memory that does not start on a page
 #
-# An array of numpy's own starts anywhere. Metal would return nil, or worse, round down:
+# An array of numpy's own starts anywhere. Metal takes no such address; the bridge says so first:
 
 # %%
 try:

@@ -108,7 +108,8 @@ agree("elementwise.add", y.numpy(np.float32), a + b, 0.0)
 # Two things that Apple's compiler does not do for you. It finds no `#include "file"` of yours at
 # run time, so `splice` puts the files in place, with `#line`, so that diagnostics name the file
 # and line that you know. And it would rather be fast than exact: every library asks for safe
-# maths, and starts with a pragma against fused multiplications, because no option stops those.
+# maths, and starts with a pragma against fused multiply-adds, which no option stops (nor does
+# anything before macOS 15, whose compiler is the first to know the pragma).
 #
 # **Function constants** are how one text becomes many kernels: their values are known when the
 # pipeline is made, so a branch on one costs nothing.
@@ -157,7 +158,7 @@ except MetalError as error:
 # %% [markdown]
 # ## What breaks: one thread too many
 #
-# Without `if (i < count)` the last threads write past the end. What lies there is somebody
+# Without `if (i < count)` the last threads read and write past the end. What lies there is somebody
 # else's. On a GPU you see nothing, until something else is wrong:
 
 # %%
