@@ -69,7 +69,7 @@ def test_messages(monkeypatch: pytest.MonkeyPatch) -> None:
             ]  # fmt: skip
 
 
-def test_numbers_that_do_not_fit_show_on_the_double() -> None:
+def test_numbers_that_do_not_fit_are_refused() -> None:
     with mtl.open_device("soft") as device, device.buffer(160) as a:
         recording = Recording(device)
         geometry = device.library(KERNELS).pipeline("geometry")
@@ -80,3 +80,5 @@ def test_numbers_that_do_not_fit_show_on_the_double() -> None:
             recording.execute(encoder)
         with pytest.raises(OverflowError):
             recording.record(geometry, (1, 1, 1), (1, 1, 1), [(a, -1)])
+        with pytest.raises(mtl.MetalError, match="1 to 64 threads in a threadgroup"):
+            recording.record(geometry, (1, 1, 1), (65, 1, 1), [(a, 0)])
