@@ -38,33 +38,45 @@ _ARITHMETIC: dict[type, type] = {
 
 
 def of_python(source: str) -> Iterator[Change]:
-    """Each change, with its function's name: "turned: x < low in clip"."""
-    for node, function in _visible(ast.parse(source), ""):
+    """Each change, with where it is: "turned: x < low in clip", "one more: 3 of x = 3 in clip"."""
+    for node, statement, function in _visible(ast.parse(source), "", "module"):
         for what, place, new in _changes(node):
-            old = ast.unparse(place)
-            if new != old:
-                described = (
-                    f"{what}: {ast.unparse(node).splitlines()[0][:60]} in {function or 'module'}"
+            if new != ast.unparse(place):
+                where = (
+                    f"of {statement} in {function}"
+                    if isinstance(node, ast.Constant)
+                    else f"in {function}"
                 )
-                yield place.lineno, described, _replaced(source, place, new)
+                yield place.lineno, f"{what}: {_start(node)} {where}", _replaced(source, place, new)
 
 
-def _visible(node: ast.AST, function: str) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    """Nodes whose change a caller can see, with the function around them."""
+def _start(node: ast.AST) -> str:
+    return ast.unparse(node).splitlines()[0][:60]
+
+
+def _visible(
+    node: ast.AST, statement: str, function: str
+) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
+    """Nodes whose change a caller can see, with the statement and the function around them."""
     for name, child in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "bases"):
             continue
         for item in child if isinstance(child, list) else [child]:
+            if isinstance(item, ast.keyword) and item.arg in ("strict", "stacklevel"):
+                continue
             hidden = (ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)
             if not isinstance(item, ast.AST) or isinstance(item, hidden):
                 continue
             if isinstance(item, ast.If) and ast.unparse(item.test) == "TYPE_CHECKING":
                 continue
-            named = isinstance(item, ast.FunctionDef | ast.ClassDef)
-            inner = ".".join(filter(None, [function, item.name])) if named else function
+            inner, outer = statement, function
+            if isinstance(item, ast.FunctionDef | ast.ClassDef):
+                outer = item.name if function == "module" else f"{function}.{item.name}"
+            if isinstance(item, ast.stmt):
+                inner = _start(item)
             if isinstance(item, ast.expr | ast.stmt):
-                yield item, inner
-            yield from _visible(item, inner)
+                yield item, inner, outer
+            yield from _visible(item, inner, outer)
 
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr, str]]:
@@ -103,7 +115,8 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr, str]]:
                 yield f"{a.arg} sends {b.arg}'s message", a.value, ast.unparse(b.value)
         case ast.Call(args=[_, _, *_], keywords=[]):
             first, second, *rest = node.args
-            if ast.unparse(first) != ast.unparse(second):
+            alike = ast.unparse(first) == ast.unparse(second)
+            if not alike and ast.unparse(node.func) not in ("min", "max"):
                 yield "swapped", node, with_field("args", [second, first, *rest])
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tinyrvllm.soft.msl import MSLError
+from tinyrvllm.soft.msl import MSLError, qualifiers
 from tinyrvllm.soft.msl.arithmetic import integer
 from tinyrvllm.soft.msl.calls import Level
 from tinyrvllm.soft.msl.constants import FunctionConstant
 from tinyrvllm.soft.msl.kernels import Param
+from tinyrvllm.soft.msl.tokens import Tokens
 from tinyrvllm.soft.msl.translate import Unit, translate
 
 FILE = Path(__file__).with_name("translations.txt")
@@ -46,6 +47,15 @@ def test_translations(source: str) -> None:
 )  # fmt: skip
 def test_arithmetic(text: str, value: int | None) -> None:
     assert integer(text, {"N": "4", "M": "(N + 4)", "K": "K"}) == value
+
+
+def test_a_parameter_that_was_an_array_is_a_pointer_to_later_passes() -> None:
+    tokens = Tokens("f(device float a[4])", "t")
+    qualifiers.array_parameters(tokens)
+    assert [(t.text, t.kind) for t in tokens.list if t.text] == [
+        ("f", "name"), ("(", "sign"), ("device", "name"), ("float", "name"), ("*", "sign"),
+        ("a", "name"), (")", "sign"),
+    ]  # fmt: skip
 
 
 def unit(source: str) -> Unit:

@@ -18,7 +18,7 @@ def clip(x: int, low: int = 0) -> int:
     if x < low and x != 7:
         raise ValueError(f"{x + 1} is below")
     notes.append("ünï", x)
-    return max(low, x - 1)  # never
+    return pick(max(2, low), x - 1)  # never
 '''
 
 
@@ -26,12 +26,13 @@ def test_changes_of_python() -> None:
     made = {what.removesuffix(" in clip"): text for _, what, text in of_python(PYTHON)}
     assert sorted(what.split(":")[0] for what in made) == [
         "and/or", "arithmetic", "dropped", "negated", "nothing returned", "one more", "one more",
-        "one more", "one more", "start sends stop's message", "swapped", "swapped", "turned",
-        "turned",
+        "one more", "one more", "one more", "start sends stop's message", "swapped", "swapped",
+        "turned", "turned",
     ]  # fmt: skip
     assert "if (x <= low) and x != 7" in made["turned: x < low"]
-    assert "return (max(x - 1, low))  # never" in made["swapped: max(low, x - 1)"]
+    assert "return (pick(x - 1, max(2, low)))  # never" in made["swapped: pick(max(2, low), x - 1)"]
     assert "notes.append(x, 'ünï')" in made["swapped: notes.append('ünï', x)"]
+    assert "x != 8:" in made["one more: 7 of if x < low and x != 7:"]
     assert "MODE = (api.MTLModeShared + 1)" in made["one more: api.MTLModeShared in module"]
     assert all("is below" in text and "2 < 3" in text for text in made.values())
 

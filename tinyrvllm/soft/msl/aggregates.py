@@ -9,7 +9,7 @@ from tinyrvllm.soft.msl.tokens import Tokens
 def restore(tokens: Tokens) -> None:
     for i in range(len(tokens)):
         if tokens[i] in ("struct", "class") and tokens.kind(i + 1) == "name":
-            brace = tokens.find(i + 1, "{;:(")
+            brace = tokens.find(i, "{;:(")
             found = _constructors(tokens, i + 1, brace) if tokens[brace] == "{" else []
             if all(tokens.text(end - 3, end) == "=default;" for _, end in found):
                 for start, end in found:
