@@ -108,6 +108,7 @@ def test_recorded_sends_travel_by_their_types(fake: Any, recording: Recording) -
     """Two replays of the same dispatch, in two encoders."""
     buffers = [(handle(1 << 47), 0), (handle(0x2000), (1 << 40) + 8), (handle(0x3000), 4)]
     recording.record(handle(0x4000), (2, 3, 5), (7, 11, 13), buffers)
+    others = [api.ffi.new("uint64_t[]", [7] * 3) for _ in range(1000)]  # where memory was let go
     for address in (0x5000, (1 << 46) + 16):
         encoder = handle(address)
         recording.execute(encoder)
@@ -123,6 +124,7 @@ def test_recorded_sends_travel_by_their_types(fake: Any, recording: Recording) -
         assert int(api.ffi.cast("uintptr_t", fake.fake_pipeline)) == 0x4000
         assert fake.fake_scope == api.MTLBarrierScopeBuffers
         assert encoder.commands.dispatches == 1 and len(encoder.commands.buffers) == 3
+    assert others[0][0] == 7
 
 
 def test_recorded_values_that_do_not_fit_are_refused(recording: Recording) -> None:
