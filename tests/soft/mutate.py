@@ -53,8 +53,9 @@ PARTS = {
         ("soft/cpu/runtime.h", "soft/cpu/entry.h", "soft/cpu/engine.cpp", "soft/include/msl/simd_ops.h",
          "soft/include/msl/quad_ops.h", "soft/include/msl/integer.h", "soft/include/msl/pack.h",
          "soft/include/msl/construct.h", "soft/include/msl/relational.h"),
-        ("soft/test_cpu_*.py", "soft/test_stdlib_*.py", "soft/test_diverging.py",
-         "soft/test_call_paths.py"),
+        ("soft/test_cpu_language.py", "soft/test_cpu_kernels.py", "soft/test_cpu_workers.py",
+         "soft/test_stdlib_simd.py", "soft/test_stdlib_vectors.py", "soft/test_stdlib_integer.py",
+         "soft/test_stdlib_language.py", "soft/test_diverging.py", "soft/test_call_paths.py"),
     ),
 }  # fmt: skip
 

@@ -168,3 +168,11 @@ def test_metal_s_own_settings_are_fast_maths(host: Host) -> None:
 def test_strings_are_measured_in_utf_16(host: Host, text: str, units: int) -> None:
     with host.pool():
         assert host("NSString length", host.objc.string(text)) == units
+
+
+def test_by_default_an_m3_with_16_gb(host: Host) -> None:
+    machine = host.runtime.machine
+    assert (machine.os_version, machine.family, machine.max_pipeline_threads) == ((15, 0), 1009, 1024)
+    ask = ("maxThreadgroupMemoryLength", "maxBufferLength", "recommendedMaxWorkingSetSize")
+    found = [host(f"MTLDevice {x}", host.device) for x in ask]
+    assert found == [32768, 9_534_832_640, 12_713_115_648]  # as such a machine reports them

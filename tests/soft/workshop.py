@@ -39,6 +39,8 @@ FIRST = {
     "integer.h": ("soft/test_stdlib_integer.py",), "pack.h": ("soft/test_stdlib_vectors.py",),
     "construct.h": ("soft/test_stdlib_vectors.py",), "relational.h": ("soft/test_stdlib_vectors.py",),
     "engine.cpp": ("soft/test_cpu_workers.py",),
+    "runtime.h": ("soft/test_cpu_language.py", "soft/test_stdlib_simd.py"),
+    "entry.h": ("soft/test_cpu_language.py", "soft/test_cpu_kernels.py"),
 }  # fmt: skip
 # Tests that change the bridge themselves, or start processes that find the package elsewhere.
 UNWANTED = "not changed_bridge and not killed and not two_processes"
