@@ -1,9 +1,9 @@
 """Where `mutate.py` has its mutants judged: copies of the package, and what is known of the tests.
 
-First every test file of the part runs once, alone, and `coverage` notes which tests execute which
-line. A mutant gets the tests that execute its line, file by file, the quickest first, up to the
-first failure; then the files that execute it when they are imported or in shared fixtures. For the C++
-of the device nothing notes lines, so its mutants get all files, those that catch most first.
+The test files of a part come in a good order. When a mutant first comes to one of them, it runs
+once without a change, and `coverage` notes which tests execute which line. A mutant gets the tests
+that execute its line, the quickest first, up to the first failure; the whole file where the line
+runs when it is imported or in shared fixtures. For the C++ of the device nothing notes lines.
 """
 
 import compileall
@@ -17,9 +17,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter, defaultdict
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,15 @@ PRELOADED = [
     "asyncio", "cffi.cparser", "gguf", "http.server", "hypothesis", "jinja2.sandbox", "numpy", "numpy.random",
     "pytest", "threadpoolctl", "tokenizers", "tqdm", "unittest.mock",
 ]  # fmt: skip
-REFUSED = 77  # exit status: it does not compile
-# What catches most of a header's mutants; the other files follow by their duration.
+NO_TESTS, REFUSED = 5, 77  # exit statuses: pytest's where it was asked for none; does not compile
+# What catches most of a header's mutants.
 FIRST = {
-    "simd_ops.h": ("soft/test_stdlib_simd.py",), "quad_ops.h": ("soft/test_stdlib_simd.py",),
-    "integer.h": ("soft/test_stdlib_integer.py",), "pack.h": ("soft/test_stdlib_vectors.py",),
-    "construct.h": ("soft/test_stdlib_vectors.py",), "relational.h": ("soft/test_stdlib_vectors.py",),
-    "engine.cpp": ("soft/test_cpu_workers.py",),
-    "runtime.h": ("soft/test_cpu_language.py", "soft/test_stdlib_simd.py"),
-    "entry.h": ("soft/test_cpu_language.py", "soft/test_cpu_kernels.py"),
+    "simd_ops.h": ("test_stdlib_simd.py",), "quad_ops.h": ("test_stdlib_simd.py",),
+    "integer.h": ("test_stdlib_integer.py",), "pack.h": ("test_stdlib_vectors.py",),
+    "construct.h": ("test_stdlib_vectors.py",), "relational.h": ("test_stdlib_vectors.py",),
+    "engine.cpp": ("test_cpu_workers.py",),
+    "runtime.h": ("test_cpu_language.py", "test_stdlib_simd.py"),
+    "entry.h": ("test_cpu_language.py", "test_cpu_kernels.py"),
 }  # fmt: skip
 # Tests that change the bridge themselves, or start processes that find the package elsewhere.
 UNWANTED = "not changed_bridge and not killed and not two_processes"
@@ -53,7 +53,7 @@ class Workshop:
     """
 
     def __init__(self, tests: Sequence[str], compiles_alike: bool, jobs: int) -> None:
-        self.compiles_alike, self.jobs = compiles_alike, jobs
+        self.compiles_alike = compiles_alike
         self.folder = tempfile.TemporaryDirectory(prefix="mutants-")
         self.places: queue.SimpleQueue[Path] = queue.SimpleQueue()
         (Path(self.folder.name) / "compiled").mkdir()
@@ -72,64 +72,56 @@ class Workshop:
             shutil.copy(ROOT / "pyproject.toml", place)
             self.places.put(place)
         globs = [sorted((ROOT / "tests").glob(pattern)) for pattern in tests]
-        self.files = [f"tests/{p.relative_to(ROOT / 'tests').as_posix()}" for g in globs for p in g]
-        self.tests_of: dict[tuple[str, int], set[str]] = defaultdict(set)  # tests, or whole files
-        self.seconds: Counter[str] = Counter()  # of a test, and of a file
-
-    def measure(self) -> None:
-        """Runs each test file once and notes its lines. Raises RuntimeError where one fails."""
-        with ThreadPoolExecutor(self.jobs) as pool:
-            for file, found in zip(self.files, pool.map(self._measured, self.files), strict=True):
-                for name, lines in found["lines"].items():
-                    for line, contexts in lines.items():
-                        self.tests_of[name, int(line)].update(c or file for c in contexts)
-                for test, seconds in found["seconds"].items():
-                    self.seconds[test] += seconds
-                    self.seconds[file] += seconds
-
-    def _measured(self, file: str) -> Any:
-        place = self.places.get()
-        report = place / "measured.json"
-        if self._run(place, _measure, [file], report) not in (0, 5):  # 5: no test was asked for
-            text = (place / "output").read_text()[-3000:]
-            raise RuntimeError(f"{file} fails without any change:\n{text}")
-        self._tidy(place)
-        return json.loads(report.read_text())
+        self.files = list(dict.fromkeys(path for found in globs for path in found))
+        self._known: dict[Path, dict[str, Any]] = {}
+        self._measuring = threading.Lock()
 
     def judge(self, mutant: Mutant) -> str:
         """ "caught", "refused" (it does not compile) or "survived"."""
+        first = FIRST.get(Path(mutant.file).name, ())
+        for file in sorted(self.files, key=lambda file: file.name not in first):
+            tests = self._tests(file, mutant)
+            status = self._try(mutant, tests) if tests else 0
+            if status not in (0, NO_TESTS):
+                return "refused" if status == REFUSED else "caught"
+        return "survived"
+
+    def _try(self, mutant: Mutant, tests: list[str]) -> int:
         place = self.places.get()
         changed = place / "tinyrvllm" / mutant.file
         original = changed.read_text(encoding="utf-8")
         changed.write_text(mutant.text, encoding="utf-8")
         try:
-            for tests in self._stages(mutant):
-                status = self._run(place, _judge, tests, not mutant.file.endswith(".py"))
-                if status not in (0, 5):
-                    return "refused" if status == REFUSED else "caught"
-            return "survived"
+            return self._run(place, _judge, tests, not mutant.file.endswith(".py"))
         finally:
             changed.write_text(original, encoding="utf-8")
             self._tidy(place)
+
+    def _tests(self, file: Path, mutant: Mutant) -> list[str]:
+        """The tests of a file that execute the changed line, or the file, if all of them may."""
+        with self._measuring:
+            if file not in self._known:
+                self._known[file] = self._measured(file)
+        lines, seconds = self._known[file]["lines"], self._known[file]["seconds"]
+        found = lines.get(mutant.file, {}).get(str(mutant.line), [])
+        if "" in found or not mutant.file.endswith(".py"):
+            return [str(file.relative_to(ROOT))]
+        return sorted(found, key=lambda test: seconds[test])
+
+    def _measured(self, file: Path) -> dict[str, Any]:
+        """Runs a test file and notes its lines and times. Raises RuntimeError where it fails."""
+        place = self.places.get()
+        report = place / "measured.json"
+        if self._run(place, _measure, [str(file.relative_to(ROOT))], report) not in (0, NO_TESTS):
+            text = (place / "output").read_text()[-3000:]
+            raise RuntimeError(f"{file} fails without any change:\n{text}")
+        self._tidy(place)
+        return json.loads(report.read_text())
 
     def _tidy(self, place: Path) -> None:
         for made in (place / "tmp", place / "cache"):
             shutil.rmtree(made, ignore_errors=True)
         self.places.put(place)
-
-    def _stages(self, mutant: Mutant) -> list[list[str]]:
-        if not mutant.file.endswith(".py"):
-            first = [f"tests/{name}" for name in FIRST.get(Path(mutant.file).name, ())]
-            return [first + [f for f in self._quickest(self.files) if f not in first]]
-        found = self.tests_of[mutant.file, mutant.line]
-        tests: dict[str, list[str]] = defaultdict(list)  # by file: others need not be imported
-        for test in self._quickest({t for t in found if "::" in t}):
-            tests[test.split("::")[0]].append(test)
-        stages = sorted(tests.values(), key=lambda some: sum(self.seconds[t] for t in some))
-        return stages + [[file] for file in self._quickest({t for t in found if "::" not in t})]
-
-    def _quickest(self, names: Sequence[str] | set[str]) -> list[str]:
-        return sorted(names, key=lambda name: (self.seconds[name], name))
 
     def _run(self, place: Path, *work: object) -> int:
         """Does `work`, a function and its arguments, in a fresh process; its exit status."""
