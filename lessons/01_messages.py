@@ -56,17 +56,20 @@ with objc.pool():  # what comes back is autoreleased: it lives until the pool en
 # `mtl/api.tsv` has a row for each message that the engine sends, with its types as Apple's own
 # metadata gives them. It is the only place where a type is decided. `declare` looks rows up when
 # a module is imported; a selector that is not in the table fails there, not in the middle of a
-# run:
+# run. What is declared can be sent: `send` has a function for each selector, with `_` where the
+# selector has a colon.
 
 # %%
-messages = api.declare(longest="MTLDevice maxBufferLength", contents="MTLBuffer contents")
-for method in messages.values():
-    print(f"{method.owner} {method.selector}: {method.c_signature}")
-send = objc.messages(messages)
-print("the longest buffer:", send.longest(gpu.handle), "bytes")
+for method in api.declare(
+    "MTLDevice maxBufferLength newBufferWithLength:options:", "MTLBuffer contents"
+):
+    print(f"{method.owner} {method.selector}: {api.c_type(method.returns, method.arguments)}")
+send = objc.send
+print("the longest buffer:", send.maxBufferLength(gpu.handle), "bytes")
+send.release(send.newBufferWithLength_options_(gpu.handle, 64, 0))
 
 try:
-    api.declare(longest="MTLDevice maxBufferLenght")
+    api.declare("MTLDevice maxBufferLenght")
 except MetalError as error:
     print(error)
 
@@ -83,7 +86,7 @@ except MetalError as error:
 COUNT = 10_000
 start = time.perf_counter()
 for _ in range(COUNT):
-    send.longest(gpu.handle)
+    send.maxBufferLength(gpu.handle)
 each = (time.perf_counter() - start) / COUNT
 table(
     ("", "us"),
@@ -115,7 +118,7 @@ except ObjCError as error:
 
 # %%
 nobody = api.ffi.NULL
-print("the longest buffer of nobody:", send.longest(nobody))
+print("the longest buffer of nobody:", send.maxBufferLength(nobody))
 
 # %% [markdown]
 # ## What breaks: an object that is gone
@@ -124,7 +127,7 @@ print("the longest buffer of nobody:", send.longest(nobody))
 # The double keeps the dead for a while and knows them:
 
 # %%
-contents = checking.objc.messages(messages).contents
+contents = checking.objc.send.contents
 short = checking.buffer(64, "gone")
 address = short.handle
 print("alive:", contents(address) != nobody)

@@ -150,11 +150,11 @@ print("after the wait:", view[0])
 
 # %%
 checking = checking_device()
-send, queue = checking.messages, checking.queue.handle
+send, queue = checking.objc.send, checking.queue.handle
 try:
     with checking.objc.pool():
-        buffer = send.command_buffer(queue)
-        send.new_encoder(buffer, 0)  # made, never ended; the pool releases both
+        buffer = send.commandBuffer(queue)
+        send.computeCommandEncoderWithDispatchType_(buffer, 0)  # never ended; the pool releases it
 except ObjCError as error:  # on a Mac there would be nothing to catch
     print(error)
 
@@ -186,19 +186,19 @@ def alive() -> int:
 
 with checking.objc.pool():
     for _ in range(50):
-        send.command_buffer(queue)
+        send.commandBuffer(queue)
     print("one pool around the loop:", alive(), "command buffers alive")
 print("after the pool:", alive())
 for _ in range(50):
     with checking.objc.pool():
-        send.command_buffer(queue)
+        send.commandBuffer(queue)
 print("a pool for each:", alive(), "alive")
 
 
 def worker() -> None:
     """A thread without a pool."""
     try:
-        send.command_buffer(queue)
+        send.commandBuffer(queue)
     except ObjCError as error:  # on a Mac: a leak
         print(error)
 

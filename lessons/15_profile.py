@@ -2,7 +2,7 @@
 
 When you have read this you can find out where a step's time goes, what the machine would allow,
 and which of three remedies helps: fewer bytes, fewer dispatches, or dispatches side by side. The
-engine's files are `mtl/profile.py`, `runner/program.py` and `mtl/indirect.py`.
+engine's files are `mtl/profile.py`, `runner/program.py` and `mtl/replay/indirect.py`.
 """
 
 # %% [markdown]

@@ -78,6 +78,26 @@ def test_soft_is_reached_from_one_line() -> None:
     assert found == ["mtl/objc.py: from tinyrvllm.soft import objc_double"]
 
 
+BRIDGE = "api.py", "objc.py", "buffer.py", "library.py", "command.py", "device.py"
+
+
+def test_the_bridge_can_be_read_in_one_sitting() -> None:
+    """About 700 lines: docstrings and comments count, empty lines do not."""
+    lines = {
+        path.relative_to(ROOT / "mtl").as_posix(): sum(
+            bool(line.strip()) for line in path.read_text(encoding="utf-8").splitlines()
+        )
+        for path in python_files("mtl")
+    }
+    assert sum(lines[name] for name in BRIDGE) <= 720, lines
+    assert sum(lines.values()) <= 1200, lines
+
+
+def test_the_bridge_knows_nothing_of_what_is_on_top() -> None:
+    for path in (ROOT / "mtl").glob("*.py"):
+        assert not [name for name in imports(path) if "mtl.replay" in name], path.name
+
+
 def test_batch_imports_nothing() -> None:
     batch = ROOT / "runner" / "batch.py"
     assert imports(batch) == set()

@@ -96,7 +96,7 @@ def machine(device: Device, name: str) -> dict[str, Any]:
 def messages(device: Device) -> dict[str, Any]:
     """Opening the device has compared each type with the live runtime, or raised."""
     unverified = device.objc.runtime.unverified
-    count = len(api.declared)
+    count = len(api.table())
     return {
         "ok": True,
         "summary": f"{count - len(unverified)} of {count} messages have the types this system says",

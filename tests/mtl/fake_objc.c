@@ -26,7 +26,11 @@ static int same(const char *a, const char *b) {
 static void note_lock(void) { fake_lock_kept = fake_lock_state ? fake_lock_state() : -1; }
 static void *itself(void *self, void *cmd) { return self; }
 static void release(void *self, void *cmd) { fake_releases++, note_lock(); }
-static void *from_utf8(void *cls, void *cmd, char *text) { return text; }
+static void *from_utf8(void *cls, void *cmd, char *text) {
+    static char copy[64];
+    for (char *to = copy; (*to++ = *text++);) {}
+    return copy;
+}
 static Size max_threads(void *self, void *cmd) { return (Size){1024, 512, 256}; }
 static u64 length(void *self, void *cmd) { return 1ull << 40; }
 static _Bool family(void *self, void *cmd, i64 n) { return n == 1009; }

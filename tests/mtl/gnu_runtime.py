@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyrvllm.mtl import apple  # noqa: F401  declares the functions that Apple and GNU share
-from tinyrvllm.mtl.api import C_TYPES, ffi
+from tinyrvllm.mtl.api import C_TYPES, c_type, ffi
 from tinyrvllm.soft.objc_double import SoftRuntime
 from tinyrvllm.soft.objc_double.runtime import ObjCObject
 from tinyrvllm.soft.objc_double.signatures import as_tuple, signatures
@@ -39,7 +39,6 @@ def libraries() -> tuple[Any, Any]:
 class GnuRuntime:
     """See tinyrvllm.mtl.objc.Runtime."""
 
-    name = "gnu"
     _classes = 0  # a process-wide name can be registered once
 
     def __init__(self, double: SoftRuntime) -> None:
@@ -62,8 +61,7 @@ class GnuRuntime:
         return self._own.get(name) or self.objc.objc_getClass(name.encode())
 
     def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
-        types = ", ".join(["id", "SEL", *(C_TYPES[letter] for letter in arguments)])
-        cast = ffi.typeof(f"{C_TYPES[returns]}(*)({types})")
+        cast = ffi.typeof(c_type(returns, arguments))
         name = self._selector(selector, returns, arguments)
 
         def send(receiver: Any, *values: Any) -> Any:

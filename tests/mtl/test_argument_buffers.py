@@ -9,6 +9,7 @@ import pytest
 
 from tests.mtl.test_bridge import KERNELS
 from tinyrvllm import mtl
+from tinyrvllm.mtl.replay import ResidencySet, gpu_address, use
 
 N = 64
 
@@ -30,14 +31,14 @@ def made(device: mtl.Device) -> Iterator[Tables]:
         device.buffer(4 * N, "out") as out,
         device.buffer(24, "tables") as addresses,
     ):
-        addresses.numpy(np.uint64)[:] = a.gpu_address, b.gpu_address, N
+        addresses.numpy(np.uint64)[:] = gpu_address(a), gpu_address(b), N
         yield Tables(a, b, out, addresses)
 
 
 def run(device: mtl.Device, tables: Tables, used: tuple[mtl.Buffer, ...], names: list[str]) -> None:
     library = device.library(KERNELS)
     with device.commands() as commands, commands.encoder(concurrent=True) as encoder:
-        encoder.use(*used)
+        use(encoder, *used)
         for name in names:
             buffers = [tables.addresses, tables.out][: 2 if name == "permute" else 1]
             encoder.dispatch(library.pipeline(name), (2, 1, 1), (32, 1, 1), buffers)
@@ -54,7 +55,7 @@ def test_kernels_follow_addresses(device: mtl.Device) -> None:
 def test_with_a_residency_set(device: mtl.Device) -> None:
     if device.limits.os_version < (15, 0):
         pytest.skip("residency sets came with macOS 15; this system is older")
-    with made(device) as tables, mtl.ResidencySet(device, [tables.order, tables.values]):
+    with made(device) as tables, ResidencySet(device, [tables.order, tables.values]):
         run(device, tables, (), ["permute"])
         np.testing.assert_array_equal(tables.out.numpy(np.float32), tables.order.numpy(np.uint32))
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.soft.fake_engine import SOURCE, FakeEngine
 from tinyrvllm import mtl
+from tinyrvllm.mtl.replay import IndirectCommands, ResidencySet
 from tinyrvllm.soft import objc_double
 from tinyrvllm.soft.objc_double.engine import CompileError, Memory
 from tinyrvllm.soft.objc_double.foundation import NSError
@@ -57,8 +58,8 @@ def use_everything(device: mtl.Device) -> None:
         with device.commands("scale") as commands, commands.encoder() as encoder:
             encoder.dispatch(scale, (1, 1, 1), (16, 1, 1), [a, out])
         assert np.array_equal(out.numpy(np.float32), x * 3)
-        with mtl.IndirectCommands(device, 1, 4, "sum") as program, mtl.ResidencySet(device, [a]):
-            program.record(add, (1, 1, 1), (16, 1, 1), [a, out, out, n])
+        with IndirectCommands(device, 1, 4, "sum") as program, ResidencySet(device, [a]):
+            program.record(add, (1, 1, 1), (16, 1, 1), [(a, 0), (out, 0), (out, 0), (n, 0)])
             with device.commands() as commands, commands.encoder(concurrent=True) as encoder:
                 program.execute(encoder)
                 encoder.barrier()
@@ -145,7 +146,7 @@ def test_a_command_buffer_that_ends_with_another_status(
         failure = pytest.raises(mtl.MetalError, match="command buffer 'work' failed: GPU lost")
         with failure, device.commands("work") as commands, commands.encoder() as encoder:
             encoder.dispatch(geometry, (1, 1, 1), (1, 1, 1), [out])
-        assert out.in_flight == 0 and commands.closed
+        assert not out.in_flight and commands.closed
         with device.commands() as commands, commands.encoder() as encoder:
             encoder.dispatch(geometry, (2, 1, 1), (1, 1, 1), [out])
         assert out.numpy(np.uint32)[0] == 2

@@ -6,6 +6,7 @@ import pytest
 from tests.mtl.test_bridge import KERNELS
 from tests.soft.fake_engine import SOURCE, FakeEngine
 from tinyrvllm import mtl
+from tinyrvllm.mtl.replay import IndirectCommands, ResidencySet
 from tinyrvllm.soft import objc_double
 
 
@@ -16,10 +17,11 @@ def test_replay(device: mtl.Device) -> None:
     with (
         device.from_numpy(np.ones(40, np.float32), "y") as y,
         device.from_numpy(n, "n") as count,
-        mtl.IndirectCommands(device, capacity=10, slots=4, label="double") as program,
+        IndirectCommands(device, capacity=10, slots=4, label="double") as program,
     ):
+        buffers = [(y, 0), (y, 0), (y, 0), (count, 0)]
         for _ in range(10):
-            program.record(pipeline, (2, 1, 1), (32, 1, 1), [y, y, y, count])
+            program.record(pipeline, (2, 1, 1), (32, 1, 1), buffers)
         for replay in (1, 2):
             with device.commands() as commands, commands.encoder() as encoder:
                 program.execute(encoder)
@@ -30,13 +32,13 @@ def test_replay(device: mtl.Device) -> None:
             program.execute(encoder)
         assert y.numpy(np.float32)[[19, 20]].tolist() == [1024.0**3, 1024.0**2]
         with pytest.raises(mtl.MetalError, match="'double': expected up to 10 dispatches"):
-            program.record(pipeline, (2, 1, 1), (32, 1, 1), [y, y, y, count])
+            program.record(pipeline, (2, 1, 1), (32, 1, 1), buffers)
 
 
 def test_residency_set(device: mtl.Device) -> None:
     if device.limits.os_version < (15, 0):
         pytest.skip("residency sets came with macOS 15; this system is older")
-    with device.buffer(4096) as buffer, mtl.ResidencySet(device, [buffer]):
+    with device.buffer(4096) as buffer, ResidencySet(device, [buffer]):
         pipeline = device.library(KERNELS).pipeline("geometry")
         with device.commands() as commands, commands.encoder() as encoder:
             encoder.dispatch(pipeline, (1, 1, 1), (64, 1, 1), [buffer])
@@ -49,8 +51,8 @@ def test_older_gpus_have_each_pipeline_set_first(family: int) -> None:
     runtime = objc_double.metal(FakeEngine(), machine=machine, check=True)
     with mtl.Device(runtime) as device, device.buffer(64) as out:
         pipeline = device.library_from_source(SOURCE).pipeline("geometry", indirect=True)
-        with mtl.IndirectCommands(device, 1, 1) as program:
-            program.record(pipeline, (2, 1, 1), (8, 1, 1), [out])
+        with IndirectCommands(device, 1, 1) as program:
+            program.record(pipeline, (2, 1, 1), (8, 1, 1), [(out, 0)])
             with device.commands() as commands, commands.encoder() as encoder:
                 program.execute(encoder)
         assert out.numpy(np.uint32)[:4].tolist() == [16, 1, 1, 8]
@@ -63,13 +65,13 @@ def test_residency_sets_are_refused_before_macos_15() -> None:
         device.buffer(16) as buffer,
         pytest.raises(mtl.MetalError, match="macOS 15"),
     ):
-        mtl.ResidencySet(device, [buffer])
+        ResidencySet(device, [buffer])
 
 
 def test_a_command_may_be_asked_for_again(device: mtl.Device) -> None:
     """It belongs to its buffer: what the pool gives back is the reference of one message."""
-    with mtl.IndirectCommands(device, capacity=1, slots=1) as program:
+    with IndirectCommands(device, capacity=1, slots=1) as program:
         for _ in range(3):
             with device.objc.pool():
-                command = program.send.command(program.handle, 0)
-                program.send.set_barrier(command)
+                send = device.objc.send
+                send.setBarrier(send.indirectComputeCommandAtIndex_(program.handle, 0))

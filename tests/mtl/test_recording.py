@@ -5,7 +5,7 @@ import pytest
 
 from tests.mtl.test_bridge import KERNELS
 from tinyrvllm import mtl
-from tinyrvllm.mtl.recording import Recording
+from tinyrvllm.mtl.replay import Recording
 from tinyrvllm.soft.objc_double import MTLComputeCommandEncoder, ObjCError
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from tinyrvllm.kernels.launch import Launch, Span
 from tinyrvllm.mtl import Commands
+from tinyrvllm.mtl.buffer import Memory
 from tinyrvllm.runner.metal import MetalRunner
 from tinyrvllm.runner.program import Program
 
@@ -55,7 +56,7 @@ class Watch:
 
 
 def addresses(span: Span) -> Range:
-    start = np.asarray(span.buffer._memory).ctypes.data + span.offset
+    start = np.asarray(Memory(span.buffer)).ctypes.data + span.offset
     return start, start + span.nbytes
 
 

@@ -117,10 +117,10 @@ def test_a_reader_may_stop_early_and_another_batch_may_run(device: mtl.Device) -
     stopped = runner.greedy(prompts(), 20)
     assert [next(stopped)[0].tolist() for _ in range(3)] == expected[:3]
     stopped.close()
-    assert runner.step.buffer.in_flight == 0
+    assert not runner.step.buffer.in_flight
     left = runner.greedy(prompts(), 20)
     assert [next(left)[0].tolist() for _ in range(3)] == expected[:3]
-    assert runner.step.buffer.in_flight == 1
+    assert len(runner.step.buffer.in_flight) == 1
     assert plain(runner, prompts(), 6) == expected
     with pytest.raises(TinyrvllmError, match="another batch has run since"):
         next(left)

@@ -37,6 +37,9 @@ class Host:
         bound = self.runtime.bind(signature.selector, signature.returns, signature.arguments)
         return bound(receiver, *arguments)
 
+    def new(self, class_name: str) -> Any:
+        return self("NSObject new", self.runtime.class_named(class_name))
+
     def raw(self, selector: str, returns: str, arguments: str, receiver: Any, *values: Any) -> Any:
         """Sends any selector with any claimed types."""
         bound = self.runtime.bind(selector, returns, tuple(arguments.split()))
@@ -51,7 +54,7 @@ class Host:
         return np.frombuffer(ffi.buffer(self("MTLBuffer contents", buffer), length), np.float32)
 
     def function(self, name: str) -> Any:
-        none = self.objc.new("MTLFunctionConstantValues")
+        none = self.new("MTLFunctionConstantValues")
         with self.pool():
             text = self.objc.string(name)
             return self(
@@ -60,7 +63,7 @@ class Host:
             )  # fmt: skip
 
     def pipeline(self, name: str) -> Any:
-        descriptor = self.objc.new("MTLComputePipelineDescriptor")
+        descriptor = self.new("MTLComputePipelineDescriptor")
         self("MTLComputePipelineDescriptor setComputeFunction:", descriptor, self.function(name))
         with self.pool():
             return self(

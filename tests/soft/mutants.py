@@ -39,7 +39,12 @@ _ARITHMETIC: dict[type, type] = {
 
 def of_python(source: str) -> Iterator[Change]:
     """Each change, with where it is: "turned: x < low in clip", "one more: 3 of x = 3 in clip"."""
-    for node, statement, function in _visible(ast.parse(source), "", "module"):
+    tree = ast.parse(source)
+    for send, other in itertools.pairwise(_sends(tree)):
+        if send.attr != other.attr:
+            new = f"{ast.unparse(send.value)}.{other.attr}"
+            yield send.lineno, f"{send.attr} sends {other.attr}", _replaced(source, send, new)
+    for node, statement, function in _visible(tree, "", "module"):
         for what, place, new in _changes(node):
             if new != ast.unparse(place):
                 where = (
@@ -48,6 +53,13 @@ def of_python(source: str) -> Iterator[Change]:
                     else f"in {function}"
                 )
                 yield place.lineno, f"{what}: {_start(node)} {where}", _replaced(source, place, new)
+
+
+def _sends(tree: ast.AST) -> list[ast.Attribute]:
+    """`send.name` wherever it stands, in order."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    sends = [node for node in found if ast.unparse(node.value).endswith("send")]
+    return sorted(sends, key=lambda node: (node.lineno, node.col_offset))
 
 
 def _start(node: ast.AST) -> str:
@@ -110,9 +122,6 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr, str]]:
             yield "nothing returned", value, "None"
         case ast.Attribute(value=ast.Name("api"), attr=name) if name.startswith("MTL"):
             yield "one more", node, f"({ast.unparse(node)} + 1)"
-        case ast.Call(func=ast.Name("declare"), keywords=messages):
-            for a, b in itertools.pairwise(messages):
-                yield f"{a.arg} sends {b.arg}'s message", a.value, ast.unparse(b.value)
         case ast.Call(args=[_, _, *_], keywords=[]):
             first, second, *rest = node.args
             alike = ast.unparse(first) == ast.unparse(second)

@@ -357,7 +357,7 @@ def missing_argument(host: Host) -> None:
 @broken("came with macOS 15.0; this device is macOS 14.0")
 def message_newer_than_the_system(host: Host) -> None:
     host.runtime.os_version = (14, 0)
-    host("MTLCompileOptions setMathMode:", host.objc.new("MTLCompileOptions"), 0)
+    host("MTLCompileOptions setMathMode:", host.new("MTLCompileOptions"), 0)
 
 
 # ---- memory
@@ -464,105 +464,103 @@ def test_a_machine_may_allow_fewer_threads() -> None:
 # ---- the bridge with one line changed: each must fail `tests/mtl/scenario.py`
 
 MUTANTS = {
-    "encoder never ended": ("command.py", "            self.send.end(self.handle)\n", ""),
-    "encoder not released": ("command.py", "        super().close()\n", ""),
-    "two encoders allowed": (
-        "command.py", "if commands.committed or commands.encoding:", "if commands.committed:",
+    "encoder never ended": (
+        "command.py", "            self.objc.send.endEncoding(self.handle)\n", "",
     ),
-    "encoding allowed after commit": (
-        "command.py", "if commands.committed or commands.encoding:", "if commands.encoding:",
+    "encoder not released": (
+        "command.py", "            self.commands.encoding = False\n        super().close()\n",
+        "            self.commands.encoding = False\n",
     ),
-    "commit allowed while encoding": (
-        "command.py", "if self.committed or self.encoding:", "if self.committed:",
+    "encoding and committing allowed at any time": (
+        "command.py", "if self.committed or self.encoding:", "if False:",
     ),
-    "commit allowed twice": (
+    "encoding and commit allowed after commit": (
         "command.py", "if self.committed or self.encoding:", "if self.encoding:",
+    ),
+    "encoding and commit allowed while encoding": (
+        "command.py", "if self.committed or self.encoding:", "if self.committed:",
     ),
     "buffers may be closed in flight": (
         "buffer.py",
-        "        self._must_be_idle()\n        self._memory = None",
-        "        self._memory = None",
+        "        self._must_be_idle()\n        super().close()", "        super().close()",
     ),
     "encoder not retained": (
-        "command.py",
-        "super().__init__(objc, objc.send.retain(handle))",
-        "super().__init__(objc, handle)",
+        "command.py", "send.retain(handle), commands.label", "handle, commands.label",
     ),
     "command buffer not retained": (
-        "command.py",
-        "objc.send.retain(self.send.command_buffer(device.queue.handle))",
-        "self.send.command_buffer(device.queue.handle)",
+        "command.py", "send.retain(send.commandBuffer(device.queue.handle))",
+        "send.commandBuffer(device.queue.handle)",
     ),
     "command buffer retained twice": (
-        "command.py",
-        "objc.send.retain(self.send.command_buffer(device.queue.handle))",
-        "objc.send.retain(objc.send.retain(self.send.command_buffer(device.queue.handle)))",
+        "command.py", "send.retain(send.commandBuffer(device.queue.handle))",
+        "send.retain(send.retain(send.commandBuffer(device.queue.handle)))",
     ),
     "no pool for command buffers": ("command.py", "with objc.pool():", "if True:"),
     "no pool while encoding": (
-        "command.py", "with self.objc.pool(), Encoder(self, concurrent) as encoder:",
-        "with Encoder(self, concurrent) as encoder:",
+        "command.py", "with self.objc.pool(), make(self, concurrent) as encoder:",
+        "with make(self, concurrent) as encoder:",
     ),
-    "no wait": ("command.py", "                send.wait(handle)\n", ""),
+    "no wait": ("command.py", "                send.waitUntilCompleted(handle)\n", ""),
     "no commit": (
-        "command.py", "            self.send.commit(self.handle)\n", "            pass\n",
+        "command.py", "            self.objc.send.commit(self.handle)\n", "            pass\n",
     ),
     "status ignored": (
         "command.py", "if status != api.MTLCommandBufferStatusCompleted:", "if False:",
     ),
     "status read before the wait": (
         "command.py",
-        "                send.wait(handle)\n                status = send.status(handle)",
-        "                status = send.status(handle)\n                send.wait(handle)",
+        "                send.waitUntilCompleted(handle)\n                status = send.status(handle)",
+        "                status = send.status(handle)\n                send.waitUntilCompleted(handle)",
     ),
     "committed although the block failed": (
         "command.py", "if error[0] is None and not self.committed:", "if not self.committed:",
     ),
-    "reads allowed in flight": ("command.py", "buffer.in_flight += 1", "buffer.in_flight += 0"),
-    "buffer in flight for ever": ("command.py", "buffer.in_flight -= 1", "buffer.in_flight -= 0"),
+    "reads allowed in flight": (
+        "command.py", "            buffer.in_flight.add(self)", "            pass",
+    ),
+    "buffer in flight for ever": (
+        "command.py", "                    buffer.in_flight.discard(self)", "                    pass",
+    ),
     "grid and group swapped": (
-        "command.py", "send.dispatch(handle, groups, threads)",
-        "send.dispatch(handle, threads, groups)",
+        "command.py", "threadsPerThreadgroup_(handle, groups, threads)",
+        "threadsPerThreadgroup_(handle, threads, groups)",
     ),
     "offset and index swapped": (
-        "command.py", "send.set_buffer(handle, buffer.handle, offset, slot)",
-        "send.set_buffer(handle, buffer.handle, slot, offset)",
+        "command.py", "atIndex_(handle, buffer.handle, offset, slot)",
+        "atIndex_(handle, buffer.handle, slot, offset)",
     ),
     "offset dropped": (
-        "command.py", "send.set_buffer(handle, buffer.handle, offset, slot)",
-        "send.set_buffer(handle, buffer.handle, 0, slot)",
+        "command.py", "atIndex_(handle, buffer.handle, offset, slot)",
+        "atIndex_(handle, buffer.handle, 0, slot)",
     ),
     "threads not compared": (
         "library.py", "if not 0 < threads[0] * threads[1] * threads[2] <= self.max_threads:",
         "if False:",
     ),
-    "threadgroup memory not limited": ("library.py", "total > self._memory_limit", "False"),
+    "threadgroup memory not limited": ("library.py", "own + sum(threadgroup_memory) > limit", "False"),
     "threadgroup memory not in sixteens": (
-        "library.py", "any(nbytes % 16 for nbytes in threadgroup_memory)", "False",
+        "library.py", "any(n % 16 for n in threadgroup_memory)", "False",
     ),
-    "constants not limited": (
-        "command.py", "if not 0 < len(memory) <= MAX_CONSTANTS:", "if False:",
-    ),
+    "constants not limited": ("command.py", "if nbytes > MAX_CONSTANTS:", "if False:"),
     "constants at the wrong slot": (
-        "command.py", "len(memory), len(buffers))", "len(memory), len(buffers) + 1)",
+        "command.py", "nbytes, len(buffers))", "nbytes, len(buffers) + 1)",
     ),
     "constants cut short": (
-        "command.py", "send.set_bytes(handle, memory, len(memory), len(buffers))",
-        "send.set_bytes(handle, memory, len(memory) // 4, len(buffers))",
+        "command.py", "nbytes, len(buffers))", "nbytes // 4, len(buffers))",
     ),
     "barrier does nothing": (
-        "command.py", "            self.send.barrier(self.handle, api.MTLBarrierScopeBuffers)",
-        "            self.send.barrier(self.handle, 0)",
+        "command.py", "Scope_(self.handle, api.MTLBarrierScopeBuffers)", "Scope_(self.handle, 0)",
     ),
     "barrier on too few buffers": (
-        "command.py", "self.send.barrier_on(self.handle, handles, len(buffers))",
-        "self.send.barrier_on(self.handle, handles, 0)",
+        "command.py", "memoryBarrierWithResources_count_(self.handle, handles, len(handles))",
+        "memoryBarrierWithResources_count_(self.handle, handles, 0)",
     ),
     "threadgroup memory dropped": (
-        "command.py", "            send.set_threadgroup_memory(handle, nbytes, slot)\n",
+        "command.py", "            send.setThreadgroupMemoryLength_atIndex_(handle, nbytes, slot)\n",
         "            pass\n",
     ),
-    "private storage": ("buffer.py", "shared = MTLResourceStorageModeShared", "shared = 32"),
+    "private storage": ("buffer.py", "device.objc.send, MTLResourceStorageModeShared",
+                        "device.objc.send, 32"),
     "wrapped length not rounded": (
         "buffer.py", "length = -(-nbytes // PAGESIZE) * PAGESIZE", "length = nbytes",
     ),
@@ -570,26 +568,30 @@ MUTANTS = {
     "nil buffer": (
         "buffer.py", "if not 0 < nbytes <= device.limits.max_buffer_length:", "if False:",
     ),
-    "views dangle": (
-        "buffer.py", "        self._memory = None\n", "        self._memory.close()\n",
+    "views dangle": ("buffer.py", "objc.send.retain(handle)", "handle"),
+    "library's nil ignored": (
+        "objc.py", "if handle := send(*arguments, error):", "if handle := send(*arguments, error) or 1:",
     ),
-    "library's nil ignored": ("library.py", "            if not handle:", "            if False:"),
     "error pointer decides": (
-        "library.py", "            if not function:", "            if error[0]:",
+        "objc.py", "if handle := send(*arguments, error):",
+        "if (handle := send(*arguments, error)) and not error[0]:",
     ),
     "function leaks": ("library.py", "with Owned(objc, function):", "if True:"),
     "options leak": (
-        "library.py", 'Owned(objc, objc.new("MTLCompileOptions")) as options',
-        'Owned(objc, objc.send.retain(objc.new("MTLCompileOptions"))) as options',
+        "library.py", 'objc.new("MTLCompileOptions") as options',
+        'Owned(objc, objc.send.retain(objc.new("MTLCompileOptions").handle)) as options',
     ),
     "fast maths": ("library.py", "api.MTLMathModeSafe)", "2)"),
     "fast functions": ("library.py", "api.MTLMathFloatingPointFunctionsPrecise)", "0)"),
     "fast maths on macOS 14": (
-        "library.py", "fast_math(options, False)", "fast_math(options, True)",
+        "library.py", "setFastMathEnabled_(options, False)", "setFastMathEnabled_(options, True)",
     ),
     "language too new": ("library.py", "minor = 2 if system >= (15, 0)", "minor = 2 if True"),
     "maths mode on macOS 14": ("library.py", "if system >= (15, 0):", "if True:"),
-    "queue leaks": ("device.py", "            self.queue.close()\n", "            pass\n"),
+    "queue leaks": (
+        "device.py", "self._parts.enter_context(Owned(objc, send.newCommandQueue(handle), \"queue\"))",
+        "Owned(objc, send.retain(send.newCommandQueue(handle)), \"queue\")",
+    ),
     "text not terminated": (
         "objc.py", 'ffi.new("char[]", text.encode())', 'ffi.from_buffer(text.encode() + b"junk")',
     ),
@@ -606,28 +608,30 @@ MUTANTS = {
     "wrong sign in the table": ("api.tsv", "supportsFamily:\tinstance\tB\tq",
                                 "supportsFamily:\tinstance\tB\tQ"),
     "replay without its buffers": (
-        "indirect.py", "        encoder.use(*self._buffers)", "        pass",
+        "replay/indirect.py", "        use(encoder, *self._buffers)", "        pass",
     ),
-    "replay without its pipelines": ("indirect.py", "if self._set_first:", "if False:"),
-    "replay without barriers": ("indirect.py", "            if barrier:", "            if False:"),
+    "replay without its pipelines": ("replay/indirect.py", "if self._set_first:", "if False:"),
+    "replay without barriers": (
+        "replay/indirect.py", "            if barrier:", "            if False:",
+    ),
     "replay of too little": (
-        "indirect.py", "(0, self.count))", "(0, self.count - 1))",
+        "replay/indirect.py", "(0, self.count))", "(0, self.count - 1))",
     ),
     "used buffers not in flight": (
-        "command.py", "        self.commands.buffers.update(buffers)\n", "",
+        "replay/addresses.py", "    encoder.commands.buffers.update(buffers)\n", "",
     ),
     "pipeline not for replays": (
-        "library.py", "send.set_indirect(descriptor.handle, indirect)",
-        "send.set_indirect(descriptor.handle, False)",
+        "library.py", "CommandBuffers_(descriptor.handle, indirect)",
+        "CommandBuffers_(descriptor.handle, False)",
     ),
     "residency set stays with the queue": (
-        "indirect.py",
-        "            self.send.remove_from_queue(self._queue.handle, self._handle)\n", "",
+        "replay/residency.py", "if not self._queue.closed:", "if False:",
     ),
-    "missing colon": ("command.py", '"MTLCommandBuffer commit"', '"MTLCommandBuffer commit:"'),
+    "missing colon": ("command.py", "commit waitUntil", "commit: waitUntil"),
     "misspelt selector": (
         "command.py", "setBuffer:offset:atIndex:", "setBuffer:atIndex:offset:",
     ),
+    "message not declared": ("command.py", "status error", "status"),
 }  # fmt: skip
 
 

@@ -6,27 +6,18 @@
             encoder.dispatch(double, groups=(4, 1, 1), threads=(64, 1, 1), buffers=[x])
         print(x.numpy(np.float32))
 
-Read api.py, objc.py and apple.py, then device.py, buffer.py, library.py and command.py; indirect.py
-and recording.py replay what was recorded once, profile.py says where the time goes.
+Read api.py, objc.py, buffer.py, library.py, command.py and device.py. Beside them, apple.py and
+sends.py are what macOS needs; on top of them, profile.py says where the time goes, and replay/
+repeats what was recorded once.
 """
 
 from .api import MetalError
 from .buffer import Buffer
 from .command import Commands, Encoder
 from .device import Device, Limits, open_device
-from .indirect import IndirectCommands, ResidencySet
 from .library import Library, Pipeline
 
 __all__ = [
-    "Buffer",
-    "Commands",
-    "Device",
-    "Encoder",
-    "IndirectCommands",
-    "Library",
-    "Limits",
-    "MetalError",
-    "Pipeline",
-    "ResidencySet",
+    "Buffer", "Commands", "Device", "Encoder", "Library", "Limits", "MetalError", "Pipeline",
     "open_device",
-]
+]  # fmt: skip

@@ -1,17 +1,16 @@
 """What Metal's methods look like to C: the only place where a type is decided.
 
-`api.tsv` lists every selector the bridge sends, a row each: owner (class or protocol), selector,
-class or instance method, the @encode letters of its result and arguments, and the macOS version
-that introduced it. A module declares the rows it sends with `declare` when it is imported, so a
-mistyped selector fails there, on every operating system, and not on a Mac at run time.
+`api.tsv` has a row for each message: owner (a class or protocol), selector, class or instance
+method, the @encode letters of result and arguments, and the macOS that introduced it. A module
+names what it sends with `declare` when it is imported, so a mistyped selector fails there, on
+every operating system, and not on a Mac at run time.
 """
 
-import csv
 import difflib
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import cffi
 
@@ -43,9 +42,9 @@ MTLMathFloatingPointFunctionsPrecise = 1
 MTLIndirectCommandTypeConcurrentDispatch = 32
 MTLPipelineOptionNone = 0
 MTLGPUFamilies = {f"Apple{n}": 1000 + n for n in range(5, 11)} | {"Metal3": 5001, "Metal4": 5002}
-MTLDataTypes = {  # MSL scalar type -> MTLDataType
-    "bool": 53, "char": 45, "uchar": 49, "short": 37, "ushort": 41, "int": 29, "uint": 33,
-    "long": 81, "ulong": 85, "half": 16, "float": 3,
+MTLDataTypes = {  # numpy scalar type -> MTLDataType
+    "bool": 53, "int8": 45, "uint8": 49, "int16": 37, "uint16": 41, "int32": 29, "uint32": 33,
+    "int64": 81, "uint64": 85, "float16": 16, "float32": 3,
 }  # fmt: skip
 
 
@@ -53,8 +52,7 @@ class MetalError(TinyrvllmError):
     """Metal refused something, or was asked for something it cannot do."""
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """One row of the table: what a message sends and what comes back, in @encode letters."""
 
     owner: str
@@ -62,72 +60,51 @@ class Method:
     is_class_method: bool
     returns: str
     arguments: tuple[str, ...]
-    introduced: tuple[int, int]
-
-    @property
-    def c_signature(self) -> str:
-        """A C function type: receiver and selector come first in every message."""
-        arguments = ["id", "SEL", *(C_TYPES[letter] for letter in self.arguments)]
-        return f"{C_TYPES[self.returns]}(*)({', '.join(arguments)})"
+    introduced: tuple[int, ...]
 
 
 @cache
 def table() -> dict[tuple[str, str], Method]:
     """(owner, selector) -> Method, as checked in."""
     text = Path(__file__).with_name("api.tsv").read_text(encoding="utf-8")
-    methods = (
-        Method(
-            owner=row["owner"],
-            selector=row["selector"],
-            is_class_method=row["level"] == "class",
-            returns=row["returns"],
-            arguments=tuple(row["arguments"].split()),
-            introduced=version(row["introduced"]),
-        )
-        for row in csv.DictReader(text.splitlines(), delimiter="\t")
-    )
-    return {(method.owner, method.selector): method for method in methods}
+    methods = {}
+    for line in text.splitlines()[1:]:
+        owner, selector, level, returns, arguments, since = line.split("\t")
+        types = returns, tuple(arguments.split())
+        introduced = tuple(map(int, since.split(".")))
+        methods[owner, selector] = Method(owner, selector, level == "class", *types, introduced)
+    return methods
 
 
-declared: set[Method] = set()  # every row that some module of the bridge sends
+declared: dict[str, Method] = {}  # "setBuffer_offset_atIndex_" -> what some module sends under it
 
 
-def declare(**messages: str) -> dict[str, Method]:
-    """Names the messages that a module sends: `declare(length="MTLBuffer length", ...)`.
+def declare(*messages: str) -> list[Method]:
+    """Names what a module sends, `declare("MTLDevice name newCommandQueue", ...)`: owner, selectors.
 
     Raises MetalError, with the nearest rows, for a message that is not in the table.
     """
-    found = {}
-    for name, message in messages.items():
-        owner, _, selector = message.partition(" ")
-        method = table().get((owner, selector))
-        if method is None:
-            known = [f"{o} {s}" for o, s in table()]
-            near = difflib.get_close_matches(message, known, n=3) or ["nothing similar"]
-            raise MetalError(
-                f"expected a method of mtl/api.tsv, found {message!r}; nearest: {', '.join(near)}. "
-                "Correct the name, or add the row."
-            )
-        if method.selector.count(":") != len(method.arguments):
-            raise MetalError(f"mtl/api.tsv: {message!r} needs one argument type for each colon")
-        found[name] = method
-    declared.update(found.values())
-    return found
+    names = [(owner, selector) for owner, *all in map(str.split, messages) for selector in all]
+    for name in set(names) - set(table()):
+        near = difflib.get_close_matches(" ".join(name), map(" ".join, table()))
+        raise MetalError(
+            f"expected a method of mtl/api.tsv, found {' '.join(name)!r}; nearest: "
+            f"{', '.join(near) or 'nothing similar'}. Correct the name, or add the row."
+        )
+    methods = [table()[name] for name in names]
+    declared.update((method.selector.replace(":", "_"), method) for method in methods)
+    return methods
 
 
-def version(text: str) -> tuple[int, int]:
-    """ "10.15" -> (10, 15)."""
-    major, _, minor = text.partition(".")
-    return int(major), int(minor or 0)
+def c_type(returns: str, arguments: tuple[str, ...]) -> str:
+    """A method's C function type: receiver and selector come first in every message."""
+    types = ["id", "SEL", *(C_TYPES[letter] for letter in arguments)]
+    return f"{C_TYPES[returns]}(*)({', '.join(types)})"
 
 
-def parse_encoding(encoding: str) -> tuple[str, tuple[str, ...]]:
-    """What clang emits for a method -> (result, arguments) in the letters of our table.
+def letters(encoding: str) -> str:
+    """What a runtime publishes for a method -> the letters that matter to a call, BOOL as B.
 
-    "v24@0:8r^v16" has sizes, stack offsets, qualifiers (r is const) and struct names in it:
-    none of them matters to a call. The receiver and the selector are dropped.
+    "v24@0:8r^v16" is "v@:^v": without sizes and offsets, qualifiers (r is const), struct names.
     """
-    plain = re.sub(r"\{[^={}]*=", "{", encoding)  # struct names, "?" when anonymous
-    types = re.findall(r"[rnNoORVA]*((?:\^*)(?:\{[^}]*\}|@\?|[@#:vBcCiIsSqQfd*]))\d*", plain)
-    types = ["B" if letter == "c" else letter for letter in types]
-    return types[0], tuple(types[3:])
+    return re.sub(r"(?<=\{)[^={}]*=|\d+|[rnNoORVA]", "", encoding).replace("c", "B")

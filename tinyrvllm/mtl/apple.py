@@ -8,13 +8,13 @@ See "Addressing architectural differences in your macOS code" in Apple's documen
 
 import ctypes
 import platform
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 from . import sends
-from .api import MetalError, Method, declare, declared, ffi, parse_encoding, version
+from .api import MetalError, Method, declare, ffi, letters, table
+from .objc import Handle, ObjC, Owned, Send
 
+declare("NSArray count objectAtIndex:")
 ffi.cdef("""
     struct objc_method_description { SEL name; char *types; };
     Class objc_getClass(const char *);
@@ -33,28 +33,22 @@ ffi.cdef("""
     id MTLCopyAllDevices(void);
 """)
 FRAMEWORKS = "/System/Library/Frameworks"
-MESSAGES = declare(
-    count="NSArray count",
-    at="NSArray objectAtIndex:",
-    retain="NSObject retain",
-    release="NSObject release",
-)
 
 
 class AppleRuntime:
     """The runtime of macOS; see `objc.Runtime`. Raises MetalError where there is no Metal."""
 
-    name = "metal"
-
     def __init__(self) -> None:
-        if platform.system() != "Darwin":
-            found = platform.system()
+        if (system := platform.system()) != "Darwin":
             raise MetalError(
-                f"expected macOS for device 'metal', found {found}; choose 'soft' or 'cpu'"
+                f"expected macOS for device 'metal', found {system}; choose 'soft' or 'cpu'"
             )
         self._intel = platform.machine() == "x86_64"
         self._objc = ffi.dlopen("/usr/lib/libobjc.A.dylib")
-        if self._intel and self._translated():
+        translated, size = ffi.new("int *"), ffi.new("size_t *", ffi.sizeof("int"))
+        name = b"sysctl.proc_translated"  # which an Intel Mac does not know: then 0 stays
+        ffi.dlopen(None).sysctlbyname(name, translated, size, ffi.NULL, 0)
+        if self._intel and translated[0]:
             raise MetalError(
                 "this Python is an Intel build running under Rosetta, where Metal's calling "
                 "convention differs; install an arm64 Python (`file $(which python3)` says which)"
@@ -64,18 +58,12 @@ class AppleRuntime:
         # Without CoreGraphics a command-line process finds no default device.
         self._graphics = ffi.dlopen(f"{FRAMEWORKS}/CoreGraphics.framework/CoreGraphics")
         self._metal = ffi.dlopen(f"{FRAMEWORKS}/Metal.framework/Metal")
-        self._verify()
+        self.unverified = self._verify()
 
-    def _translated(self) -> bool:
-        translated, size = ffi.new("int *"), ffi.new("size_t *", ffi.sizeof("int"))
-        system = ffi.dlopen(None)
-        found = system.sysctlbyname(b"sysctl.proc_translated", translated, size, ffi.NULL, 0)
-        return found == 0 and translated[0] == 1
-
-    def class_named(self, name: str) -> Any:
+    def class_named(self, name: str) -> Handle:
         return self._objc.objc_getClass(name.encode())
 
-    def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
+    def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Send:
         # On Intel a struct of more than 16 bytes comes back through a hidden pointer.
         stret = self._intel and returns in ("{QQQ}", "{qqq}")
         entry = ffi.addressof(self._objc, "objc_msgSend_stret" if stret else "objc_msgSend")
@@ -88,60 +76,46 @@ class AppleRuntime:
     def pop_pool(self, pool: Any) -> None:
         self._pop(ctypes.c_void_p(pool))
 
-    def default_device(self) -> Any:
+    def default_device(self) -> Handle:
         """The GPU. The default device is nil over ssh and in some CI: then the first of all."""
-        device = self._metal.MTLCreateSystemDefaultDevice()
-        if device:
+        if device := self._metal.MTLCreateSystemDefaultDevice():
             return device
-        send = {
-            name: self.bind(method.selector, method.returns, method.arguments)
-            for name, method in MESSAGES.items()
-        }
-        devices = self._metal.MTLCopyAllDevices()
-        try:
-            if not devices or not send["count"](devices):
+        objc = ObjC(self)
+        with Owned(objc, self._metal.MTLCopyAllDevices(), "list of devices") as devices:
+            if not objc.send.count(devices.handle):
                 raise MetalError("macOS lists no Metal device here; choose 'soft' or 'cpu'")
-            return send["retain"](send["at"](devices, 0))
-        finally:
-            send["release"](devices)
+            return objc.send.retain(objc.send.objectAtIndex_(devices.handle, 0))
 
-    # ---- the table against this system, before the first message
+    def _verify(self) -> list[str]:
+        """Compares the table with this system before the first message is sent.
 
-    @cached_property
-    def unverified(self) -> list[str]:
-        """Messages whose types this system does not publish: `doctor` lists them."""
-        system = version(".".join(platform.mac_ver()[0].split(".")[:2]))
-        methods = [m for m in declared if m.introduced <= system]
-        return [f"{m.owner} {m.selector}" for m in methods if self._encoding(m) is None]
-
-    def _verify(self) -> None:
-        wrong = []
-        for method in declared:
-            encoding = self._encoding(method)
-            if encoding and parse_encoding(encoding) != (method.returns, method.arguments):
-                wrong.append(f"{method.owner} {method.selector}: this macOS says {encoding}")
+        Returns what the system does not publish. Raises MetalError for what it says otherwise.
+        """
+        system = tuple(int(number) for number in platform.mac_ver()[0].split(".")[:2])
+        wrong, unknown = [], []
+        for method in table().values():
+            name, encoding = f"{method.owner} {method.selector}", self._encoding(method)
+            if encoding and letters(encoding) != f"{method.returns}@:{''.join(method.arguments)}":
+                wrong.append(f"{name}: this macOS says {encoding}")
+            elif not encoding and method.introduced <= system:
+                unknown.append(name)
         if wrong:
             raise MetalError(
                 "mtl/api.tsv disagrees with this macOS; sending would crash. Correct these rows: "
                 + "; ".join(wrong)
             )
+        return unknown
 
-    def _encoding(self, method: Method) -> str | None:
-        """The types of a method as this system's class or protocol publishes them."""
-        owner, name = method.owner.encode(), self._objc.sel_registerName(method.selector.encode())
-        cls = self._objc.objc_getClass(owner)
-        if cls:
-            look = "class_getClassMethod" if method.is_class_method else "class_getInstanceMethod"
-            found = getattr(self._objc, look)(cls, name)
-            types = self._objc.method_getTypeEncoding(found) if found else ffi.NULL
-            return ffi.string(types).decode() if types else None
-        protocol = self._objc.objc_getProtocol(owner)
-        if not protocol:
-            return None
-        for required in (True, False):
-            types = self._objc.protocol_getMethodDescription(
-                protocol, name, required, not method.is_class_method
-            ).types
-            if types:
-                return ffi.string(types).decode()
-        return None
+    def _encoding(self, method: Method) -> str:
+        """The types of a method as this system's class or protocol publishes them, or ""."""
+        objc, types, instance = self._objc, ffi.NULL, not method.is_class_method
+        owner, name = method.owner.encode(), objc.sel_registerName(method.selector.encode())
+        if cls := objc.objc_getClass(owner):
+            get = objc.class_getInstanceMethod if instance else objc.class_getClassMethod
+            if found := get(cls, name):
+                types = objc.method_getTypeEncoding(found)
+        elif protocol := objc.objc_getProtocol(owner):
+            for required in (True, False):
+                get = objc.protocol_getMethodDescription
+                types = types or get(protocol, name, required, instance).types
+        return ffi.string(types).decode() if types else ""

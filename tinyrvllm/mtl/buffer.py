@@ -1,48 +1,26 @@
 """Memory that CPU and GPU share. On Apple silicon there is one memory: nothing is copied."""
 
 from mmap import PAGESIZE
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .api import MetalError, MTLResourceStorageModeShared, declare, ffi
-from .objc import Handle, ObjC, Owned
+from .objc import Owned
 
 if TYPE_CHECKING:
+    from .command import Commands
     from .device import Device
 
-MESSAGES = declare(
-    with_length="MTLDevice newBufferWithLength:options:",
-    with_memory="MTLDevice newBufferWithBytesNoCopy:length:options:deallocator:",
-    contents="MTLBuffer contents",
-    gpu_address="MTLBuffer gpuAddress",
-    set_label="MTLResource setLabel:",
+declare(
+    "MTLDevice newBufferWithLength:options: newBufferWithBytesNoCopy:length:options:deallocator:",
+    "MTLBuffer contents",
+    "MTLResource setLabel:",
 )
 
 
-class _Memory(Owned):
-    """The MTLBuffer itself. Numpy views hold it, so it outlives a closed Buffer that has some."""
-
-    def __init__(
-        self, objc: ObjC, handle: Handle, nbytes: int, wrapped: NDArray | None
-    ) -> None:
-        super().__init__(objc, handle)
-        self.nbytes = nbytes
-        self.wrapped = wrapped  # a memory map must stay mapped as long as the GPU may read it
-        self._contents = objc.messages(MESSAGES).contents
-
-    @property
-    def __array_interface__(self) -> dict[str, object]:
-        """Asks for the contents each time: a device with two memories then knows when it must copy."""
-        address = int(ffi.cast("uintptr_t", self._contents(self.handle)))
-        read_only = self.wrapped is not None and not self.wrapped.flags.writeable
-        return {
-            "version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": (address, read_only),
-        }  # fmt: skip
-
-
-class Buffer:
+class Buffer(Owned):
     """`nbytes` of shared memory. Made by `Device.buffer`, `Device.from_numpy`, `Device.wrap`."""
 
     def __init__(
@@ -56,38 +34,23 @@ class Buffer:
             )
         device.buffers_made += 1
         self.nbytes = nbytes
-        self.label = label
-        self.in_flight = 0  # committed command buffers that use it and were not waited for
-        objc, send = device.objc, device.objc.messages(MESSAGES)
-        self._send = send
-        shared = MTLResourceStorageModeShared
+        self.wrapped = wrapped  # a memory map must stay mapped as long as the GPU may read it
+        self.in_flight: set[Commands] = set()  # that use it, were committed and not waited for
+        objc, send, shared = device.objc, device.objc.send, MTLResourceStorageModeShared
         with objc.pool():
             if wrapped is None:
-                handle = send.with_length(device.handle, nbytes, shared)
+                handle = send.newBufferWithLength_options_(device.handle, nbytes, shared)
             else:
                 start = ffi.cast("void *", wrapped.ctypes.data)
                 length = -(-nbytes // PAGESIZE) * PAGESIZE  # Metal wants whole pages
-                handle = send.with_memory(device.handle, start, length, shared, ffi.NULL)
+                handle = send.newBufferWithBytesNoCopy_length_options_deallocator_(
+                    device.handle, start, length, shared, ffi.NULL
+                )
             if not handle:
                 raise MetalError(f"buffer {label!r}: Metal has no room for {nbytes} bytes")
-            self._memory: _Memory | None = _Memory(objc, handle, nbytes, wrapped)
+            super().__init__(objc, handle, label)
             if label:
-                send.set_label(handle, objc.string(label))
-
-    @property
-    def handle(self) -> Handle:
-        """The MTLBuffer. Raises MetalError after close()."""
-        if self._memory is None:
-            raise MetalError(f"buffer {self.label!r} is closed and cannot be used")
-        return self._memory.handle
-
-    @property
-    def gpu_address(self) -> int:
-        """Where kernels find it (macOS 13): to be stored in another buffer, an argument buffer.
-
-        A dispatch whose kernel follows it needs `Encoder.use`.
-        """
-        return self._send.gpu_address(self.handle)
+                send.setLabel_(handle, objc.string(label))
 
     def numpy(
         self, dtype: DTypeLike = np.uint8, shape: tuple[int, ...] | None = None, offset: int = 0
@@ -98,22 +61,20 @@ class Buffer:
         commit and wait, when the GPU may be writing what you would read.
         """
         self._must_be_idle()
-        if self._memory is None:
-            raise MetalError(f"buffer {self.label!r} is closed and cannot be used")
         dtype = np.dtype(dtype)
-        count = (self.nbytes - offset) // dtype.itemsize if shape is None else int(np.prod(shape))
-        if offset < 0 or count < 0 or offset + count * dtype.itemsize > self.nbytes:
+        shape = ((self.nbytes - offset) // dtype.itemsize,) if shape is None else shape
+        try:
+            return np.ndarray(shape, dtype, np.asarray(Memory(self)), offset)
+        except (TypeError, ValueError):  # numpy's words for what does not fit
             raise MetalError(
                 f"buffer {self.label!r}: expected a view inside its {self.nbytes} bytes, found "
-                f"{count} x {dtype} from byte {offset}"
-            )
-        memory = np.asarray(self._memory)[offset : offset + count * dtype.itemsize]
-        return memory.view(dtype).reshape(shape if shape is not None else (count,))
+                f"{dtype} {shape} from byte {offset}"
+            ) from None
 
     def _must_be_idle(self) -> None:
         if self.in_flight:
             raise MetalError(
-                f"buffer {self.label!r} is in use by {self.in_flight} committed command "
+                f"buffer {self.label!r} is in use by {len(self.in_flight)} committed command "
                 "buffer(s); wait for them before you look at it or close it"
             )
 
@@ -123,10 +84,19 @@ class Buffer:
         Raises MetalError between commit and wait: the GPU may be using it.
         """
         self._must_be_idle()
-        self._memory = None
+        super().close()
+        self.wrapped = None
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+class Memory(Owned):
+    """What numpy holds on to: an owner of its own, so that a view outlives a closed buffer."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        objc, handle = buffer.objc, buffer.handle
+        super().__init__(objc, objc.send.retain(handle), buffer.label)
+        self.wrapped = buffer.wrapped
+        address = int(ffi.cast("uintptr_t", objc.send.contents(handle)))
+        read_only = self.wrapped is not None and not self.wrapped.flags.writeable
+        self.__array_interface__ = {
+            "version": 3, "shape": (buffer.nbytes,), "typestr": "|u1", "data": (address, read_only),
+        }  # fmt: skip

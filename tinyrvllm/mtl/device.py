@@ -2,29 +2,24 @@
 
 import mmap
 import os
-import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import profile
 from .api import MetalError, MTLGPUFamilies, declare
 from .buffer import Buffer
-from .command import MESSAGES as COMMAND_MESSAGES
 from .command import Commands
 from .library import SHADERS, Library, splice
 from .objc import ObjC, Owned, Runtime, runtime
+from .profile import Profile, Timing
 
-MESSAGES = declare(
-    name="MTLDevice name",
-    max_threads="MTLDevice maxThreadsPerThreadgroup",
-    max_threadgroup_memory="MTLDevice maxThreadgroupMemoryLength",
-    max_buffer_length="MTLDevice maxBufferLength",
-    working_set="MTLDevice recommendedMaxWorkingSetSize",
-    supports_family="MTLDevice supportsFamily:",
-    new_queue="MTLDevice newCommandQueue",
+declare(
+    "MTLDevice name maxThreadsPerThreadgroup maxThreadgroupMemoryLength maxBufferLength",
+    "MTLDevice recommendedMaxWorkingSetSize supportsFamily: newCommandQueue",
+    "NSProcessInfo processInfo operatingSystemVersion",
 )
 
 
@@ -37,7 +32,7 @@ class Limits:
     max_buffer_length: int
     recommended_working_set: int
     families: tuple[str, ...]  # "Apple7" is M1, "Apple8" M2, "Apple9" M3 and M4
-    os_version: tuple[int, int]  # of macOS
+    os_version: tuple[int, int]  # of macOS: decides what may be sent
 
 
 def open_device(name: str) -> "Device":
@@ -52,32 +47,31 @@ class Device(Owned):
     """An MTLDevice and its command queue. Close it, or use it in a `with` block."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._libraries: dict[str | tuple[str, str], Library] = {}
-        self.profile = profile.Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
-        self.timing = profile.Timing() if os.environ.get("TINYRVLLM_TIMING") else None
+        self._parts = ExitStack()  # what is closed with it
         super().__init__(ObjC(runtime), runtime.default_device())
-        send = self.objc.messages(MESSAGES)
-        self.messages = self.objc.messages(COMMAND_MESSAGES)  # bound once: commands are made often
-        self.lock = threading.Lock()  # for what threads share: who is using which buffer
+        objc, send, handle = self.objc, self.objc.send, self.handle
+        self.queue = self._parts.enter_context(Owned(objc, send.newCommandQueue(handle), "queue"))
+        self._libraries: dict[str | tuple[str, str], Library] = {}
         self.buffers_made = 0
-        self.queue = Owned(self.objc, send.new_queue(self.handle))
-        with self.objc.pool():
-            self.name = self.label = self.objc.text(send.name(self.handle))
-        threads = send.max_threads(self.handle)
+        self.profile = Profile() if os.environ.get("TINYRVLLM_METAL_PROFILE") else None
+        self.timing = Timing() if os.environ.get("TINYRVLLM_TIMING") else None
+        for report in (self.timing, self.profile):
+            if report is not None:
+                self._parts.callback(report.print)
+        with objc.pool():
+            self.name = self.label = objc.text(send.name(handle))
+            info = send.processInfo(runtime.class_named("NSProcessInfo"))
+            system = send.operatingSystemVersion(info)
+        threads = send.maxThreadsPerThreadgroup(handle)
+        families = (name for name, n in MTLGPUFamilies.items() if send.supportsFamily_(handle, n))
         self.limits = Limits(
             max_threads_per_threadgroup=(threads.width, threads.height, threads.depth),
-            max_threadgroup_memory=send.max_threadgroup_memory(self.handle),
-            max_buffer_length=send.max_buffer_length(self.handle),
-            recommended_working_set=send.working_set(self.handle),
-            families=tuple(
-                name
-                for name, family in MTLGPUFamilies.items()
-                if send.supports_family(self.handle, family)
-            ),
-            os_version=self.objc.os_version,
+            max_threadgroup_memory=send.maxThreadgroupMemoryLength(handle),
+            max_buffer_length=send.maxBufferLength(handle),
+            recommended_working_set=send.recommendedMaxWorkingSetSize(handle),
+            families=tuple(families),
+            os_version=(system.major, system.minor),
         )
-
-    # ---- memory
 
     def buffer(self, nbytes: int, label: str = "") -> Buffer:
         """`nbytes` of zeros."""
@@ -103,30 +97,21 @@ class Device(Owned):
             )
         return Buffer(self, array.nbytes, label, wrapped=array)
 
-    # ---- programs
-
     def library(self, shader: str | Path) -> Library:
         """The library of a shader: the stem of a file in tinyrvllm/shaders, or a path.
 
         Compiled once for each device. Raises MetalError with the compiler's diagnostics.
         """
-        key = str(shader)
-        if key not in self._libraries:
+        if (key := str(shader)) not in self._libraries:
             path = Path(shader) if key.endswith(".metal") else SHADERS / f"{shader}.metal"
-            self._libraries[key] = Library(self, splice(path), path.name)
+            self._libraries[key] = self._parts.enter_context(Library(self, splice(path), path.name))
         return self._libraries[key]
 
     def library_from_source(self, source: str, name: str = "program_source") -> Library:
-        """The library of a text with no #include of its own files. Cached like `library`.
-
-        name: what diagnostics call the text.
-        """
-        key = (name, source)
-        if key not in self._libraries:
-            self._libraries[key] = Library(self, source, name)
+        """The library of a text with no #include of its own files; diagnostics call it `name`."""
+        if (key := (name, source)) not in self._libraries:
+            self._libraries[key] = self._parts.enter_context(Library(self, source, name))
         return self._libraries[key]
-
-    # ---- work
 
     def commands(self, label: str = "") -> Commands:
         """A new command buffer; see command.py."""
@@ -134,14 +119,5 @@ class Device(Owned):
 
     def close(self) -> None:
         """Releases libraries, queue and device, and prints profile and timing if asked for."""
-        if self._handle is None:
-            return
-        for library in self._libraries.values():
-            library.close()
-        self._libraries.clear()
-        if hasattr(self, "queue"):  # Ctrl-C may come before there is one
-            self.queue.close()
-        for report in (self.profile, self.timing):
-            if report is not None:
-                report.print()
+        self._parts.close()
         super().close()

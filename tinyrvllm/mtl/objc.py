@@ -6,45 +6,30 @@ double of `tinyrvllm.soft`; no other line of this program knows which one answer
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, Protocol, Self
 
-from .api import MetalError, Method, declare, ffi
+from .api import MetalError, declare, declared, ffi
 
-Handle = Any  # an Objective-C object: a `void *` of cffi, which has no type stubs
-
-MESSAGES = declare(
-    new="NSObject new",
-    retain="NSObject retain",
-    release="NSObject release",
-    string="NSString stringWithUTF8String:",
-    utf8="NSString UTF8String",
-    error_text="NSError localizedDescription",
-    process_info="NSProcessInfo processInfo",
-    os_version="NSProcessInfo operatingSystemVersion",
+declare(
+    "NSObject new retain release",
+    "NSString stringWithUTF8String: UTF8String",
+    "NSError localizedDescription",
 )
+Handle = Any  # an Objective-C object: a `void *` of cffi, which has no type stubs
+Send = Callable[..., Any]  # send(receiver, *arguments); one to nil does nothing and returns 0
 
 
 class Runtime(Protocol):
     """What the bridge needs from an Objective-C runtime that has Metal in it."""
 
-    name: str  # the device's name on our command lines: "metal", "soft", "soft:check", ...
-
-    @property
-    def unverified(self) -> list[str]:
-        """Messages whose types could not be compared with what the system publishes."""
+    unverified: list[str]  # messages whose types the system does not publish: taken on trust
 
     def class_named(self, name: str) -> Handle: ...
-
-    def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
-        """A callable `send(receiver, *arguments)`. A message to nil does nothing, returns 0."""
-
+    def bind(self, selector: str, returns: str, arguments: tuple[str, ...]) -> Send: ...
     def push_pool(self) -> Any: ...
-
     def pop_pool(self, pool: Any) -> None: ...
-
     def default_device(self) -> Handle:
-        """An MTLDevice that the caller owns. Raises when the machine has none."""
+        """An MTLDevice that the caller owns. Raises MetalError when the machine has none."""
 
 
 def runtime(name: str) -> Runtime:
@@ -64,23 +49,28 @@ def runtime(name: str) -> Runtime:
         raise MetalError(str(reason)) from None
 
 
+class Messages:
+    """`setBuffer_offset_atIndex_(receiver, ...)`: each declared selector, with _ for its colons."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Send:
+        """Binds what is sent for the first time; from then on it is an attribute."""
+        if name not in declared:
+            raise AttributeError(f"no module declares a message {name}; see mtl/api.py")
+        method = declared[name]
+        send = self._runtime.bind(method.selector, method.returns, method.arguments)
+        setattr(self, name, send)
+        return send
+
+
 class ObjC:
-    """A runtime with the messages that every object needs."""
+    """A runtime, what can be sent to its objects, and what every object needs."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._sends: dict[tuple[str, str, tuple[str, ...]], Callable[..., Any]] = {}
-        self.send = self.messages(MESSAGES)
-
-    def messages(self, methods: dict[str, Method]) -> SimpleNamespace:
-        """What `declare` returned -> an object with one `send` function for each name."""
-        sends = {}
-        for name, method in methods.items():
-            signature = (method.selector, method.returns, method.arguments)
-            if signature not in self._sends:
-                self._sends[signature] = self.runtime.bind(*signature)
-            sends[name] = self._sends[signature]
-        return SimpleNamespace(**sends)
+        self.send = Messages(runtime)
 
     @contextmanager
     def pool(self) -> Iterator[None]:
@@ -94,49 +84,48 @@ class ObjC:
     def string(self, text: str) -> Handle:
         """An autoreleased NSString."""
         utf8 = ffi.new("char[]", text.encode())
-        return self.send.string(self.runtime.class_named("NSString"), utf8)
+        return self.send.stringWithUTF8String_(self.runtime.class_named("NSString"), utf8)
 
     def text(self, string: Handle) -> str:
-        """The text of an NSString; empty for nil."""
-        return ffi.string(self.send.utf8(string)).decode() if string else ""
+        """The text of an NSString."""
+        return ffi.string(self.send.UTF8String(string)).decode()
 
     def error(self, error: Handle) -> str:
         """Metal's own words for an NSError."""
-        if not error:
-            return "Metal gave no reason (nil NSError)"
-        return self.text(self.send.error_text(error))
+        nil = "Metal gave no reason (nil NSError)"
+        return self.text(self.send.localizedDescription(error)) if error else nil
 
-    def new(self, class_name: str) -> Handle:
-        """An object of a class, owned by the caller."""
-        cls = self.runtime.class_named(class_name)
-        if not cls:
-            raise MetalError(f"this system has no class {class_name}; update macOS")
-        return self.send.new(cls)
+    def new(self, class_name: str) -> "Owned":
+        """A new object of a class."""
+        return Owned(self, self.send.new(self.runtime.class_named(class_name)), class_name)
 
-    @property
-    def os_version(self) -> tuple[int, int]:
-        """The macOS version, which decides what may be sent."""
-        with self.pool():
-            info = self.send.process_info(self.runtime.class_named("NSProcessInfo"))
-            version = self.send.os_version(info)
-            return version.major, version.minor
+    def made(self, failure: str, send: Send, *arguments: Any) -> Handle:
+        """What a message makes whose last argument is `error:`; owned by the caller.
+
+        Raises MetalError, `failure` and Metal's words, for nil; an error with an object is a warning.
+        """
+        error = ffi.new("id *")
+        if handle := send(*arguments, error):
+            return handle
+        raise MetalError(failure + self.error(error[0]))
 
 
 class Owned:
     """An object that this program owns: released by close(), by `with`, or when collected."""
 
     label = ""
+    _handle: Handle = None
 
-    def __init__(self, objc: ObjC, handle: Handle) -> None:
+    def __init__(self, objc: ObjC, handle: Handle, label: str = "") -> None:
+        self.objc, self.label = objc, label
         if not handle:
-            raise MetalError(f"expected an object for a {type(self).__name__}, Metal gave nil")
-        self.objc = objc
+            raise MetalError(f"expected a {type(self).__name__} {label!r}, Metal gave nil")
         self._handle = handle
 
     @property
     def handle(self) -> Handle:
         """The Objective-C object. Raises MetalError after close()."""
-        if self._handle is None:
+        if self.closed:
             raise MetalError(f"{type(self).__name__} {self.label!r} is closed and cannot be used")
         return self._handle
 
@@ -157,5 +146,4 @@ class Owned:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.close()
+        self.close()

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from .api import C_TYPES, ffi
+from .api import C_TYPES, c_type, ffi
 
 # What a step sends, but for what may wait: for a free command buffer, for room, for the GPU.
 QUICK = {
@@ -52,11 +52,10 @@ def bind(
 ) -> Callable[..., Any]:
     """`send(receiver, *arguments)`, which calls objc_msgSend as this method's C function.
 
-    A quick one has the two things that recording.py calls it with, as `send.native`.
+    A quick one has the two things that replay/recording.py calls it with, as `send.native`.
     """
     if selector not in QUICK:
-        types = ", ".join(["id", "SEL", *(C_TYPES[letter] for letter in arguments)])
-        method = ffi.cast(f"{C_TYPES[returns]}(*)({types})", function)
+        method = ffi.cast(c_type(returns, arguments), function)
         return lambda receiver, *values: method(receiver, name, *values)
     call, name = quick(function, returns), in_c("^v", name)
 

@@ -13,14 +13,14 @@ from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import Launch, Span, encode, whole
 from tinyrvllm.kernels.step import RESULT_BYTES
 from tinyrvllm.model import Model
-from tinyrvllm.mtl import Commands, Device, ResidencySet
-from tinyrvllm.mtl.profile import Timeline
+from tinyrvllm.mtl import Commands, Device
+from tinyrvllm.mtl.replay import ResidencySet
 from tinyrvllm.runner.batch import Batch, slice_batch
 from tinyrvllm.runner.forward import Forward, can_fuse
 from tinyrvllm.runner.head import Head
 from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.program import Program
-from tinyrvllm.runner.report import Report, Tally, kv_bytes, weight_bytes
+from tinyrvllm.runner.report import Report, Tally, Timeline, kv_bytes, weight_bytes
 from tinyrvllm.runner.scratch import allocate, decoding_rows, max_samples, plan
 from tinyrvllm.runner.step import Bucket, StepBuffer, context_bucket, padded_size
 from tinyrvllm.runner.tensors import DeviceTensors

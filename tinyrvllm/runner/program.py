@@ -13,8 +13,7 @@ import numpy as np
 
 from tinyrvllm.kernels.launch import Launch, Span
 from tinyrvllm.mtl import Buffer, Device
-from tinyrvllm.mtl.indirect import IndirectCommands
-from tinyrvllm.mtl.recording import Recording
+from tinyrvllm.mtl.replay import IndirectCommands, Recording
 from tinyrvllm.runner.options import Options
 
 CONSTANT_ALIGNMENT = 32  # bytes; what every Mac accepts as an offset into constant memory

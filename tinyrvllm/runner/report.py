@@ -1,5 +1,6 @@
-"""What a step costs, apart from time: the same numbers on every machine."""
+"""What a step costs: counts that are the same on every machine, and the device's time."""
 
+import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.mtl import Buffer
+from tinyrvllm.mtl.profile import Profile, Work
 from tinyrvllm.runner.program import Program
 
 
@@ -38,6 +40,22 @@ class Report:
     steps: int
     total_microseconds: float
     total_kernels: dict[str, int]
+
+
+class Timeline(Profile):
+    """When each dispatch ran, in order, instead of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dispatches: list[tuple[str, float, float]] = []
+
+    def add(self, kernel: str, work: Work, threadgroups: int, seconds: float) -> None:
+        self._dispatches.append((kernel, time.perf_counter() - seconds, seconds))
+
+    def take(self) -> list[tuple[str, float, float]]:
+        """(kernel, start by time.perf_counter, seconds) of the dispatches since the last call."""
+        taken, self._dispatches = self._dispatches, []
+        return taken
 
 
 class Tally:
