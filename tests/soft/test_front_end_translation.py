@@ -5,6 +5,7 @@ compiler runs here: what the C++ does is the business of the other tests. `follo
 as for a thread that is followed. After a change that is meant, `python -m tests.soft.test_front_end_translation` writes the file anew, to be read.
 """
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tinyrvllm.soft.msl import MSLError, qualifiers
 from tinyrvllm.soft.msl.arithmetic import integer
 from tinyrvllm.soft.msl.calls import Level
-from tinyrvllm.soft.msl.constants import FunctionConstant
+from tinyrvllm.soft.msl.constants import FunctionConstant, as_macros
 from tinyrvllm.soft.msl.kernels import Param
 from tinyrvllm.soft.msl.tokens import Tokens
 from tinyrvllm.soft.msl.translate import Unit, translate
@@ -56,6 +57,32 @@ def test_a_parameter_that_was_an_array_is_a_pointer_to_later_passes() -> None:
         ("f", "name"), ("(", "sign"), ("device", "name"), ("float", "name"), ("*", "sign"),
         ("a", "name"), (")", "sign"),
     ]  # fmt: skip
+
+
+def test_values_of_function_constants_are_exact() -> None:
+    given = {1: 2.5, 2: -3, 3: True, 4: math.nan, 5: math.inf, 6: -math.inf, 7: 0.1}
+    values = ["0", "(0x1.4000000000000p+1f)", "-3", "1", "NAN", "(INFINITY)", "(-INFINITY)"]
+    expected = "".join(
+        f"#define MSL_FC_{k} {text}\n#define MSL_FC_DEFINED_{k} {int(k > 0)}\n"
+        for k, text in enumerate([*values, "(0x1.999999999999ap-4f)"])
+    )
+    assert as_macros(range(8), given) == expected
+
+
+def test_tokens_know_brackets_and_places() -> None:
+    tokens = Tokens('a [b [c]] (d {e}) <f(g > h)> [[i]]\n# 7 "x.h" 3\n  j\n/* \n */ k', "t")
+    words = [t.text for t in tokens.list]
+    assert words[5] == "]]" and [tokens.after(i) for i in (1, 6, 8, 12)] == [6, 12, 11, 20]
+    assert [tokens.opening(i) for i in (5, 10, 11)] == [1, 8, 6]
+    assert [tokens.place(words.index(x)) for x in "ajk"] == [(1, 1), (7, 3), (9, 5)]
+    assert (tokens[-1], tokens[99], tokens.kind(-1), tokens.kind(99)) == ("", "", "", "")
+    assert tokens.text(0, 6) == "a[b[c]]" and tokens.names(0, 4) == {"a", "b"}
+    with pytest.raises(MSLError, match=r"t:1:3: error: expected '\]' to match this '\['"):
+        Tokens("a [b", "t").after(1)
+    with pytest.raises(MSLError, match=r"t:1:3: error: extraneous '\)'"):
+        Tokens("a ) b", "t").opening(1)
+    with pytest.raises(MSLError, match=r"^error: nothing"):
+        raise Tokens("", "t").error(0, "nothing")
 
 
 def unit(source: str) -> Unit:
