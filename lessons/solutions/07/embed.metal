@@ -57,7 +57,8 @@ kernel void embed(device const int *ids [[buffer(0)]],         // [rows]; -1 is 
         }
         value *= a.scale;
         y[ulong(row) * a.columns + k] = value;
-        squares += value * value;
+        float small = value / 4294967296.0f;   // 2^-32: what a norm is given, see common.h
+        squares += small * small;
     }
     if (!a.writes_squares) return;
     squares = simd_sum(squares);
