@@ -149,7 +149,7 @@ def test_an_engine_beside_the_cpu_starts_at_the_commit(host: Host) -> None:
 
 
 def test_residency_sets_of_a_queue(host: Host) -> None:
-    described = host.objc.new("MTLResidencySetDescriptor")
+    described = host.new("MTLResidencySetDescriptor")
     message = "MTLDevice newResidencySetWithDescriptor:error:"
     residency = host(message, host.device, described, ffi.new("id *"))
     for _ in range(2):
@@ -266,7 +266,7 @@ def test_an_ended_encoder_takes_nothing(host: Host, selector: str) -> None:
 
 
 def test_a_pipeline_s_descriptor_holds_its_function(host: Host) -> None:
-    descriptor, function = host.objc.new("MTLComputePipelineDescriptor"), host.function("fault")
+    descriptor, function = host.new("MTLComputePipelineDescriptor"), host.function("fault")
     host("MTLComputePipelineDescriptor setComputeFunction:", descriptor, function)
     assert counts(host, function) == [2]
     host("MTLComputePipelineDescriptor setComputeFunction:", descriptor, ffi.NULL)

@@ -44,7 +44,7 @@ class Indirect:
     def __init__(self, host: Host, count: int = 3, slots: int = 4, threadgroup_slots: int = 0) -> None:
         self.host = host
         owner = "MTLIndirectCommandBufferDescriptor"
-        self.described = host.objc.new(owner)
+        self.described = host.new(owner)
         host(f"{owner} setCommandTypes:", self.described, 32)
         host(f"{owner} setInheritBuffers:", self.described, False)
         host(f"{owner} setInheritPipelineState:", self.described, False)
@@ -69,7 +69,7 @@ class Indirect:
 
     def record(self, index: int, kernel: str, *buffers: Any, barrier: bool = False) -> None:
         host, owner = self.host, "MTLIndirectComputeCommand"
-        descriptor = host.objc.new("MTLComputePipelineDescriptor")
+        descriptor = host.new("MTLComputePipelineDescriptor")
         described = "MTLComputePipelineDescriptor"
         host(f"{described} setComputeFunction:", descriptor, host.function(kernel))
         host(f"{described} setSupportIndirectCommandBuffers:", descriptor, True)
@@ -185,7 +185,7 @@ def test_what_is_inherited_must_be_said(host: Host, missing: str) -> None:
     host(f"MTLIndirectCommandBufferDescriptor {missing}", indirect.described, True)
     with pytest.raises(ObjCError, match="inherited buffers or pipelines are not supported"):
         indirect.made(1)
-    fresh = host.objc.new("MTLIndirectCommandBufferDescriptor")
+    fresh = host.new("MTLIndirectCommandBufferDescriptor")
     host("MTLIndirectCommandBufferDescriptor setCommandTypes:", fresh, 32)
     for message in {"setInheritBuffers:", "setInheritPipelineState:"} - {missing}:
         host(f"MTLIndirectCommandBufferDescriptor {message}", fresh, False)

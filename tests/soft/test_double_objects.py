@@ -7,7 +7,7 @@ import pytest
 
 from tests.soft.fake_engine import KERNELS, SOURCE, FunctionConstant, KernelInfo, Param
 from tests.soft.hosts import Host
-from tinyrvllm.mtl.api import MTLDataTypes, ffi
+from tinyrvllm.mtl.api import ffi
 from tinyrvllm.soft.objc_double import Machine, ObjCError
 from tinyrvllm.soft.objc_double.engine import pages
 from tinyrvllm.soft.objc_double.metal_library import MTLLibrary
@@ -64,24 +64,30 @@ def test_what_the_device_says_of_itself() -> None:
 
 # ---- libraries, functions and pipelines
 
-LETTERS = dict(zip(MTLDataTypes, "?bBhHiIqQef", strict=True))
+# MSL type -> MTLDataType, letter of struct
+TYPES = {
+    "bool": (53, "?"), "char": (45, "b"), "uchar": (49, "B"), "short": (37, "h"), "ushort": (41, "H"),
+    "int": (29, "i"), "uint": (33, "I"), "long": (81, "q"), "ulong": (85, "Q"), "half": (16, "e"),
+    "float": (3, "f"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("msl", MTLDataTypes)
+@pytest.mark.parametrize("msl", TYPES)
 @pytest.mark.parametrize("named", [False, True])
 def test_a_function_constant_of_each_type(host: Host, msl: str, named: bool) -> None:
     """The largest that fits, so that a wrong width or sign is seen."""
-    bits = 8 * struct.calcsize(LETTERS[msl])
+    kind, letter = TYPES[msl]
+    bits = 8 * struct.calcsize(letter)
     value = {"bool": True, "half": 0.5, "float": -2.25}.get(msl)
     if value is None:
         value = 2**bits - 1 if msl.startswith("u") else -(2 ** (bits - 1))
-    constants = host.objc.new("MTLFunctionConstantValues")
-    memory = ffi.from_buffer(struct.pack(LETTERS[msl], value))
+    constants = host.new("MTLFunctionConstantValues")
+    memory = ffi.from_buffer(struct.pack(letter, value))
     with host.pool():
         where: Any = host.objc.string("FLAG") if named else 7
-        kind = "withName:" if named else "atIndex:"
-        message = f"MTLFunctionConstantValues setConstantValue:type:{kind}"
-        host(message, constants, memory, MTLDataTypes[msl], where)
+        message = "MTLFunctionConstantValues setConstantValue:type:"
+        message += "withName:" if named else "atIndex:"
+        host(message, constants, memory, kind, where)
         with pytest.raises(ObjCError, match="MTLDataType 54 is not a scalar type"):
             host(message, constants, memory, 54, where)
     assert host.runtime.object(constants).values == {"FLAG" if named else 7: (msl, value)}
@@ -105,7 +111,7 @@ def test_constants_that_a_function_wants(host: Host, monkeypatch: pytest.MonkeyP
         library = host(message, host.device, text, ffi.NULL, error)
 
     def function(name: str = "tuned", **given: Any) -> Any:
-        constants = host.objc.new("MTLFunctionConstantValues")
+        constants = host.new("MTLFunctionConstantValues")
         found = host.runtime.object(constants)
         found.values.update({{"width": 0, "on": 1}.get(k, k): v for k, v in given.items()})
         make = "MTLLibrary newFunctionWithName:constantValues:error:"
@@ -143,7 +149,7 @@ def test_static_memory_and_threads_of_a_pipeline() -> None:
 
 def test_metal_s_own_settings_are_fast_maths(host: Host) -> None:
     def library(**settings: int) -> MTLLibrary:
-        options = host.objc.new("MTLCompileOptions")
+        options = host.new("MTLCompileOptions")
         for name, value in settings.items():
             host(f"MTLCompileOptions {name}:", options, value)
         with host.pool():
