@@ -4,10 +4,17 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 from lessons import check, wrong
 from lessons.spec import SOLUTIONS, Task, all_tasks, tasks
+from tinyrvllm.kernels import embedding
+from tinyrvllm.kernels.launch import whole
+from tinyrvllm.kernels.quant import Matrix
+from tinyrvllm.mtl import open_device
+from tinyrvllm.mtl.library import splice
 
 ROOT = Path(__file__).parents[2]
 TASKS = all_tasks()
@@ -59,6 +66,30 @@ def test_wrong_answer_is_caught_at_its_line(mutant: wrong.Mutant) -> None:
     assert abs(result.line - mutant.line) <= 1, (
         f"{mutant.mistake}: expected line {mutant.line}, found\n{result.report}"
     )
+
+
+@pytest.mark.parametrize("path", tasks("07")[0].answers, ids=lambda path: path.stem)
+def test_embed_leaves_the_sums_that_the_engine_s_norms_want(path: Path) -> None:
+    """The checker judges y alone; in the engine a folded norm reads the sums of squares too."""
+    table = np.random.default_rng(0).standard_normal((3, 576)).astype(np.float32)
+    with open_device("soft") as device:
+        ids = whole(device.from_numpy(np.array([2, -1, 0], np.int32)))
+        y, sums = whole(device.buffer(table.nbytes)), whole(device.buffer(4 * 3 * 2))
+        weight = Matrix(whole(device.from_numpy(table)), GGMLQuantizationType.F32, 3, 576)
+        launch = embedding.launch(ids, weight, y, 3, squares=sums)
+        found = []
+        theirs = device.library_from_source(splice(path), path.name)
+        for library in (device.library("embedding"), theirs):
+            with device.commands() as commands, commands.encoder() as encoder:
+                encoder.dispatch(
+                    library.pipeline("embed", dict(launch.constants)),
+                    launch.groups,
+                    launch.threads,
+                    [(argument.span.buffer, argument.span.offset) for argument in launch.arguments],
+                    launch.parameters,
+                )
+            found.append(sums.buffer.numpy(np.float32).copy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
 
 
 # ---- the command line
