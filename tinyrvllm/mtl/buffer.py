@@ -27,6 +27,7 @@ class Buffer(Owned):
         self, device: "Device", nbytes: int, label: str = "", wrapped: NDArray | None = None
     ) -> None:
         """Raises MetalError when the size is not in 1..max_buffer_length or memory is short."""
+        self.in_flight: set[Commands] = set()  # that use it, were committed and not waited for
         if not 0 < nbytes <= device.limits.max_buffer_length:
             raise MetalError(
                 f"buffer {label!r}: expected 1 to {device.limits.max_buffer_length} bytes "
@@ -35,7 +36,6 @@ class Buffer(Owned):
         device.buffers_made += 1
         self.nbytes = nbytes
         self.wrapped = wrapped  # a memory map must stay mapped as long as the GPU may read it
-        self.in_flight: set[Commands] = set()  # that use it, were committed and not waited for
         objc, send, shared = device.objc, device.objc.send, MTLResourceStorageModeShared
         with objc.pool():
             if wrapped is None:
@@ -64,6 +64,8 @@ class Buffer(Owned):
         dtype = np.dtype(dtype)
         shape = ((self.nbytes - offset) // dtype.itemsize,) if shape is None else shape
         try:
+            if offset < 0:  # there np.ndarray would show what lies before the buffer
+                raise ValueError(offset)
             return np.ndarray(shape, dtype, np.asarray(Memory(self)), offset)
         except (TypeError, ValueError):  # numpy's words for what does not fit
             raise MetalError(

@@ -57,7 +57,7 @@ def splice(path: Path, seen: set[Path] | None = None) -> str:
         raise MetalError(f"expected a shader at {path}, found no file")
     seen = set() if seen is None else seen
     seen.add(path.resolve())
-    text = path.read_text(encoding="utf-8").rstrip("\n") + "\n"
+    text = PRAGMA_ONCE.sub("", path.read_text(encoding="utf-8").rstrip("\n") + "\n")
 
     def included(found: re.Match[str]) -> str:
         line = text.count("\n", 0, found.start()) + 1
@@ -67,7 +67,7 @@ def splice(path: Path, seen: set[Path] | None = None) -> str:
         body = "" if target.resolve() in seen else splice(target, seen)
         return f'{body}#line {line + 1} "{path.name}"\n'
 
-    return f'#line 1 "{path.name}"\n' + INCLUDE.sub(included, PRAGMA_ONCE.sub("", text))
+    return f'#line 1 "{path.name}"\n' + INCLUDE.sub(included, text)
 
 
 def typed_constant(value: Constant) -> np.generic:
