@@ -32,7 +32,7 @@ class Part:
 PARTS = {
     "bridge": Part(
         ("mtl/*.py", "mtl/replay/*.py"),
-        ("mtl/test_faults.py", "mtl/test_indirect.py", "mtl/test_recording.py", "mtl/test_bridge.py",
+        ("mtl/test_edges.py", "mtl/test_faults.py", "mtl/test_indirect.py", "mtl/test_bridge.py",
          "mtl/test_a*.py", "mtl/test_*.py", "soft/test_broken_hosts.py", "soft/test_languages.py"),
         compiles_alike=True,
     ),
