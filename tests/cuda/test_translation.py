@@ -13,6 +13,8 @@ from tinyrvllm.soft.cuda.library import CudaLibrary, compile_library
 from tinyrvllm.soft.cuda.preprocess import run as preprocess
 from tinyrvllm.soft.cuda.translate import for_nvrtc
 from tinyrvllm.soft.msl import MSLError
+from tinyrvllm.soft.msl.preprocess import preprocess as expanded
+from tinyrvllm.soft.msl.translate import translate
 
 ARCHITECTURES = ("sm_75", "sm_90")  # the oldest that CUDA 13 knows, and one with TF32
 STEMS = sorted(p.stem for p in SHADERS.glob("*.metal") if p.stem not in variants.NOT_HERE)
@@ -140,7 +142,9 @@ def test_spelling(metal: str, cuda: str) -> None:
 
 def test_preprocessor_counts_lines_as_the_author_does(tmp_path: Path) -> None:
     (tmp_path / "mine.h").write_text("int from_mine;\n")
-    source = '#define TWO \\\n  2\n#line 7 "a.metal"\n#include "mine.h"\n#if TWO == 2\nint x = TWO;\n'
+    source = (
+        '#define TWO \\\n  2\n#line 7 "a.metal"\n#include "mine.h"\n#if TWO == 2\nint x = TWO;\n'
+    )
     text = preprocess(source + "#endif", [tmp_path], [])
     assert '# 9 "a.metal"\nint x = 2;' in text
     assert "from_mine" in text
@@ -157,3 +161,14 @@ def test_preprocessor_errors(source: str, message: str) -> None:
     with pytest.raises(MSLError) as raised:
         preprocess(source, [], [])
     assert message in str(raised.value)
+
+
+def test_a_loop_ends_where_its_statement_does() -> None:
+    source = """
+        kernel void k(device float *y [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {
+            for (int i = 0; i < 4; i++) if (i < 3) _Pragma("clang loop unroll(full)")
+                for (int j = 0; j < 4; j++) if (j < 2) { y[j] += 1.0f; }
+            if (lane < 32) y[lane] = simd_sum(y[0]);
+        }"""
+    text = expanded(source, "program_source", preprocess)
+    assert "MSL_ROUNDS" not in translate(text, "program_source").code  # no event is in a loop
