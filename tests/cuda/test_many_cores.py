@@ -15,6 +15,8 @@ from tinyrvllm.mtl import Device, open_device
 SIMDGROUPS = 2048
 CASES = [
     case("matvec", kind="F16", rows=3, outputs=70, inputs=576, norm=True),  # 16-byte loads
+    case("matvec", kind="Q8_0", rows=1, outputs=70, inputs=1024),  # two whole steps ahead
+    case("matvec", kind="Q4_K", rows=1, outputs=70, inputs=512, bias=True),  # one
     case("ksplit", kind="Q8_0", rows=16, outputs=70, inputs=512, bias=True),
 ]
 
@@ -54,7 +56,8 @@ def test_table(device: Device, wanted: Case) -> None:
 @pytest.mark.parametrize(
     ("rows", "outputs", "inputs", "expected"),
     [
-        (1, 4096, 4096, (32, 2)),
+        (1, 4096, 4096, (32, 4)),  # whole steps
+        (2, 4096, 4096, (32, 2)),
         (1, 1024, 4096, (32, 1)),
         (1, 576, 576, (32, 1)),
         (1, 49152, 576, (4, 2)),  # plenty of outputs: no lane idles

@@ -35,7 +35,8 @@ def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
     """(lanes that share an output, weight rows that a lane walks).
 
     simdgroups: as many as a GPU of many cores needs to be busy; 0: one of Apple's. Many simdgroups
-    come of many lanes an output and few outputs a lane, which also makes the loop over K short.
+    come of many lanes an output and few outputs a lane, which also makes the loop over K
+    short; where it has whole steps, half of them are enough (see `steps_ahead`).
     The lanes decide the order of a row's sums: they hang on the matrix, not on the rows.
     """
     weight, rows, matrices = matmul.weight, min(matmul.rows, ROWS), 2 if matmul.up else 1
@@ -47,7 +48,18 @@ def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
     if idle > 0.25 and weight.outputs * lanes(weight.inputs) >= 64 * simdgroups:
         across = lanes(weight.inputs)
     with_two = ceil_div(matmul.rows, ROWS) * weight.outputs * matrices * across // 64
-    return across, 2 if matrices == 2 or with_two >= simdgroups else 1
+    if with_two >= simdgroups:
+        return across, 4 if steps_ahead(matmul, across) else 2
+    return across, 2 if matrices == 2 else 1
+
+
+def steps_ahead(matmul: Matmul, across: int) -> int:
+    """Steps of 32 lanes whose weights are loaded before any is used; 0: K is not made of whole
+    ones, or x has rows that need the registers."""
+    steps, rest = divmod(matmul.weight.inputs, 32 * UNIT)
+    if across < 32 or rest or matmul.rows > 1:
+        return 0
+    return 1 if steps % 2 else 2
 
 
 def squares_parts(matmul: Matmul, simdgroups: int = 0) -> int:
@@ -73,6 +85,7 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
             ("NORMED", matmul.norm is not None),
             ("WIDE", is_wide(matmul)),
             ("AHEAD", simdgroups > 0),
+            ("STEPS", steps_ahead(matmul, across) if simdgroups else 0),
         ),
         groups=(ceil_div(weight.outputs, outputs), ceil_div(matmul.rows, ROWS), 1),
         threads=(32 * SIMDGROUPS, 1, 1),

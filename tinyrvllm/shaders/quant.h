@@ -41,6 +41,13 @@ struct Weights {
     float scale, shift;
 };
 
+// The same as it comes from memory: a byte for each quantised weight in words[0], two for each half
+// in words[0] and [1], four for each float. A kernel that loads ahead keeps these and widens later.
+struct Packed {
+    uint4 words[4];
+    float scale, shift;
+};
+
 inline float load_half(device const uchar *p) { return float(*(device const half *)p); }
 
 inline uint4 load_16_bytes(device const uchar *p) {
@@ -62,54 +69,44 @@ inline uint4 fifth_bits_of_16(uint bits) {
                  fifth_bits(bits >> 12));
 }
 
-inline float4 widen(uint bytes) { return float4(as_type<uchar4>(bytes)); }
-
-inline Weights weights_of(uint4 words, float scale, float shift) {
-    Weights w;
-    w.v[0] = widen(words.x);
-    w.v[1] = widen(words.y);
-    w.v[2] = widen(words.z);
-    w.v[3] = widen(words.w);
-    w.scale = scale;
-    w.shift = shift;
-    return w;
+inline Packed bytes_of(uint4 words, float scale, float shift) {
+    Packed p;
+    p.words[0] = words;
+    p.scale = scale;
+    p.shift = shift;
+    return p;
 }
 
-inline Weights load_q8_0(device const uchar *row, uint unit) {
+inline Packed load_q8_0(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 34;                 // half d; char q[32]
-    uint4 words = load_16_bytes(block + 2 + unit % 2 * 16);
-    Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = float4(as_type<char4>(words[i]));
-    w.scale = load_half(block);
-    w.shift = 0.0f;
-    return w;
+    return bytes_of(load_16_bytes(block + 2 + unit % 2 * 16), load_half(block), 0.0f);
 }
 
-inline Weights load_q4_0(device const uchar *row, uint unit) {
+inline Packed load_q4_0(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 18;                 // half d; nibbles[16]
     float d = load_half(block);
-    return weights_of(load_nibbles(block + 2, unit % 2 * 4), d, -8.0f * d);
+    return bytes_of(load_nibbles(block + 2, unit % 2 * 4), d, -8.0f * d);
 }
 
-inline Weights load_q4_1(device const uchar *row, uint unit) {
+inline Packed load_q4_1(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 20;                 // half d, m; nibbles[16]
-    return weights_of(load_nibbles(block + 4, unit % 2 * 4), load_half(block),
+    return bytes_of(load_nibbles(block + 4, unit % 2 * 4), load_half(block),
                       load_half(block + 2));
 }
 
-inline Weights load_q5_0(device const uchar *row, uint unit) {
+inline Packed load_q5_0(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 22;        // half d; bits[4]; nibbles[16]
     float d = load_half(block);
     uint bits = *(device const ushort *)(block + 2 + unit % 2 * 2);
     uint4 words = load_nibbles(block + 6, unit % 2 * 4) | fifth_bits_of_16(bits);
-    return weights_of(words, d, -16.0f * d);
+    return bytes_of(words, d, -16.0f * d);
 }
 
-inline Weights load_q5_1(device const uchar *row, uint unit) {
+inline Packed load_q5_1(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 24;        // half d, m; bits[4]; nibbles[16]
     uint bits = *(device const ushort *)(block + 4 + unit % 2 * 2);
     uint4 words = load_nibbles(block + 8, unit % 2 * 4) | fifth_bits_of_16(bits);
-    return weights_of(words, load_half(block), load_half(block + 2));
+    return bytes_of(words, load_half(block), load_half(block + 2));
 }
 
 // Scale and minimum of 32-weight group j of a K-quant super-block: 6 bits each, packed in 12
@@ -120,24 +117,24 @@ inline float2 k_scale_min(device const uchar *s, uint j) {
     return float2((s[j + 4] & 15) | (s[j - 4] >> 6 << 4), (s[j + 4] >> 4) | (s[j] >> 6 << 4));
 }
 
-inline Weights load_q4_k(device const uchar *row, uint unit) {
+inline Packed load_q4_k(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 16 * 144;   // half d, dmin; scales[12]; nibbles[128]
     uint j = unit % 16 / 2;
     float2 scale_min = k_scale_min(block + 4, j);
     uint4 words = load_nibbles(block + 16 + j / 2 * 32 + unit % 2 * 16, j % 2 * 4);
-    return weights_of(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
+    return bytes_of(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
 }
 
-inline Weights load_q5_k(device const uchar *row, uint unit) {
+inline Packed load_q5_k(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 16 * 176;   // ...; scales[12]; bits[32]; nibbles[128]
     uint j = unit % 16 / 2;
     float2 scale_min = k_scale_min(block + 4, j);
     uint4 bits = (load_16_bytes(block + 16 + unit % 2 * 16) >> j) & 0x01010101u;
     uint4 words = load_nibbles(block + 48 + j / 2 * 32 + unit % 2 * 16, j % 2 * 4) | bits << 4;
-    return weights_of(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
+    return bytes_of(words, load_half(block) * scale_min.x, -load_half(block + 2) * scale_min.y);
 }
 
-inline Weights load_q6_k(device const uchar *row, uint unit) {
+inline Packed load_q6_k(device const uchar *row, uint unit) {
     // nibbles[128]; two bits[64]; char scales[16]; half d. A half of 128 weights is 8 units: units
     // 0..3 are low nibbles and 4..7 high ones of the same 64 bytes; quarter q (two units) has its
     // upper bits at bits 2q and 2q + 1 of 32 bytes.
@@ -147,58 +144,31 @@ inline Weights load_q6_k(device const uchar *row, uint unit) {
     uint4 words = load_nibbles(block + part * 64 + unit % 4 * 16, quarter / 2 * 4);
     words |= (bits & 0x03030303u) << 4;
     float scale = load_half(block + 208) * float(*(device const char *)(block + 192 + unit % 16));
-    return weights_of(words, scale, -32.0f * scale);
+    return bytes_of(words, scale, -32.0f * scale);
 }
 
-inline Weights load_f32(device const uchar *row, uint unit) {
+inline Packed load_f32(device const uchar *row, uint unit) {
     device const packed_float4 *p = (device const packed_float4 *)(row + unit * 64);
-    Weights w;
+    Packed w;
     for (ushort i = 0; i < 4; i++) {
-        w.v[i] = IS_WIDE ? ((device const float4 *)p)[i] : float4(p[i]);
+        w.words[i] = as_type<uint4>(IS_WIDE ? ((device const float4 *)p)[i] : float4(p[i]));
     }
     return w;
 }
 
-inline Weights load_f16(device const uchar *row, uint unit) {
-    if (IS_WIDE) {
-        device const uint4 *p = (device const uint4 *)(row + unit * 32);
-        uint4 a = p[0], b = p[1];
-        Weights w;
-        w.v[0] = float4(as_type<half4>(a.xy));
-        w.v[1] = float4(as_type<half4>(a.zw));
-        w.v[2] = float4(as_type<half4>(b.xy));
-        w.v[3] = float4(as_type<half4>(b.zw));
-        return w;
-    }
-    device const packed_half4 *p = (device const packed_half4 *)(row + unit * 32);
-    Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = float4(half4(p[i]));
-    return w;
-}
-
-// bfloat16 is the upper half of a float32, so this needs no bfloat support (Metal 3.1).
-inline Weights load_bf16(device const uchar *row, uint unit) {
-    if (IS_WIDE) {
-        device const uint4 *p = (device const uint4 *)(row + unit * 32);
-        uint4 a = p[0], b = p[1];
-        Weights w;
-        w.v[0] = as_type<float4>(uint4(as_type<ushort4>(a.xy)) << 16);
-        w.v[1] = as_type<float4>(uint4(as_type<ushort4>(a.zw)) << 16);
-        w.v[2] = as_type<float4>(uint4(as_type<ushort4>(b.xy)) << 16);
-        w.v[3] = as_type<float4>(uint4(as_type<ushort4>(b.zw)) << 16);
-        return w;
-    }
-    device const packed_ushort4 *p = (device const packed_ushort4 *)(row + unit * 32);
-    Weights w;
-    for (ushort i = 0; i < 4; i++) w.v[i] = as_type<float4>(uint4(ushort4(p[i])) << 16);
+// half and bfloat16 alike: 16 times 2 bytes.
+inline Packed load_halves(device const uchar *row, uint unit) {
+    device const uchar *p = row + unit * 32;
+    Packed w;
+    w.words[0] = IS_WIDE ? ((device const uint4 *)p)[0] : load_16_bytes(p);
+    w.words[1] = IS_WIDE ? ((device const uint4 *)p)[1] : load_16_bytes(p + 16);
     return w;
 }
 
 // 16 weights of a row, from weight 16 * unit on; all of them must exist.
-inline Weights load_whole_unit(device const uchar *row, uint unit) {
+inline Packed fetch(device const uchar *row, uint unit) {
     switch (WEIGHT_TYPE) {
         case F32: return load_f32(row, unit);
-        case F16: return load_f16(row, unit);
         case Q4_0: return load_q4_0(row, unit);
         case Q4_1: return load_q4_1(row, unit);
         case Q5_0: return load_q5_0(row, unit);
@@ -207,8 +177,37 @@ inline Weights load_whole_unit(device const uchar *row, uint unit) {
         case Q4_K: return load_q4_k(row, unit);
         case Q5_K: return load_q5_k(row, unit);
         case Q6_K: return load_q6_k(row, unit);
-        default: return load_bf16(row, unit);
+        default: return load_halves(row, unit);
     }
+}
+
+// Words i and i + 1 of 2-byte floats. bfloat16 is the upper half of a float32, so it needs no
+// bfloat support (Metal 3.1).
+inline float4 widen_halves(uint2 words) {
+    if (WEIGHT_TYPE == F16) return float4(as_type<half4>(words));
+    return as_type<float4>(uint4(as_type<ushort4>(words)) << 16);
+}
+
+inline float4 widen_bytes(uint word) {
+    if (WEIGHT_TYPE == Q8_0) return float4(as_type<char4>(word));
+    return float4(as_type<uchar4>(word));
+}
+
+inline Weights widened(thread const Packed &p) {
+    Weights w;
+    w.scale = p.scale;
+    w.shift = p.shift;
+    if (WEIGHT_TYPE == F32) {
+        for (ushort i = 0; i < 4; i++) w.v[i] = as_type<float4>(p.words[i]);
+    } else if (PLAIN) {
+        w.v[0] = widen_halves(p.words[0].xy);
+        w.v[1] = widen_halves(p.words[0].zw);
+        w.v[2] = widen_halves(p.words[1].xy);
+        w.v[3] = widen_halves(p.words[1].zw);
+    } else {
+        for (ushort i = 0; i < 4; i++) w.v[i] = widen_bytes(p.words[0][i]);
+    }
+    return w;
 }
 
 // The last unit of a row whose length is no multiple of 16. Weights from `columns` on count as 0.
@@ -229,7 +228,7 @@ inline Weights load_part_unit(device const uchar *row, uint unit, uint columns) 
 
 inline Weights load_weights(device const uchar *row, uint unit, uint columns) {
     if (PLAIN && !IS_WIDE && unit * 16 + 16 > columns) return load_part_unit(row, unit, columns);
-    return load_whole_unit(row, unit);
+    return widened(fetch(row, unit));
 }
 
 // The i-th four weights of a unit.

@@ -40,6 +40,18 @@ template <class V> MSL_INLINE constexpr auto &fourth(V &v) {
   if constexpr (V::n > 3) return v.w;
   else return v.x;
 }
+// Four bytes become floats as the last bits of 2^23 to 2^23 + 255, from which 2^23 is taken; signed ones are made
+// unsigned first. Exact, and on all pipes: the instruction for it runs at an eighth of their rate.
+template <class To, class From>
+inline constexpr bool bytes_to_floats = sizeof(From) == 4 && sizeof(To) == 16 && !__is_integral(decltype(To::x));
+template <class V> MSL_INLINE void widen(bool is_signed, uint word, V &v) {
+  if (is_signed) word ^= 0x80808080u;
+  float zero = is_signed ? 8388736.0f : 8388608.0f;
+  v.x = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650)) - zero;
+  v.y = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7651)) - zero;
+  v.z = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7652)) - zero;
+  v.w = __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7653)) - zero;
+}
 }  // namespace detail
 
 // Written out by component: no index, so that a vector stays in registers.
@@ -77,6 +89,11 @@ template <class V> MSL_INLINE constexpr auto &fourth(V &v) {
     MSL_EACH((*this), (T)s, (T)s, (T)s, (T)s)                                                        \
   }                                                                                                  \
   template <class U> constexpr explicit vec(vec<U, n> v) {                                           \
+    if constexpr (detail::bytes_to_floats<vec, vec<U, n>>)                                           \
+      if (!__builtin_is_constant_evaluated()) {                                                      \
+        detail::widen((U)-1 < (U)0, __builtin_bit_cast(uint, v), *this);                             \
+        return;                                                                                      \
+      }                                                                                              \
     MSL_EACH((*this), (T)v.x, (T)v.y, (T)detail::third(v), (T)detail::fourth(v))                     \
   }                                                                                                  \
   constexpr T &operator[](int i) { return (&x)[i]; }                                                 \
@@ -135,26 +152,19 @@ template <class T, int N, int... I> struct swizzled<vec<T, N>, I...> {
 // ---- packed vectors: the alignment of one component
 namespace detail {
 // N components of T from memory that is aligned to T. Apple's loads take any address, NVIDIA's only multiples of their
-// size: so components under 4 bytes come out of two aligned words each, the second of which the next vector's load
-// shares. The second may lie behind the buffer: its allocation has 16 bytes more (soft/cuda/memory.py).
+// size: so components under 4 bytes come out of aligned words, one more than they fill. That one may lie behind the
+// buffer: its allocation has 16 bytes more (soft/cuda/memory.py).
 template <class T, int N> MSL_INLINE vec<T, N> load_packed(const T *p) {
   constexpr uint bytes = N * sizeof(T);
   uint address = (uint)(uintptr_t)p;
   if constexpr (sizeof(T) >= 4 && N != 3) {
     if (address % bytes == 0) return *(const vec<T, N> *)p;
-  } else if constexpr (bytes == 4) {
+  } else if constexpr (bytes == 4 || bytes == 8) {
     uint ahead = address % 4;
     const uint *from = (const uint *)((const char *)p - ahead);
-    return __builtin_bit_cast(vec<T, N>, __funnelshift_r(from[0], from[1], ahead * 8));
-  } else if constexpr (bytes == 8 && N == 4) {
-    uint ahead = address % 8;
-    const ulong *from = (const ulong *)((const char *)p - ahead);
-    ulong one = from[0], two = from[1];
-    bool far = ahead >= 4;
-    uint a = (uint)(far ? one >> 32 : one), b = (uint)(far ? two : one >> 32);
-    uint c = (uint)(far ? two >> 32 : two);
-    vec<uint, 2> words = {__funnelshift_r(a, b, ahead * 8), __funnelshift_r(b, c, ahead * 8)};
-    return __builtin_bit_cast(vec<T, N>, words);
+    uint low = __funnelshift_r(from[0], from[1], ahead * 8);
+    if constexpr (bytes == 4) return __builtin_bit_cast(vec<T, N>, low);
+    else return __builtin_bit_cast(vec<T, N>, vec<uint, 2>{low, __funnelshift_r(from[1], from[2], ahead * 8)});
   }
   vec<T, N> v;
   _Pragma("unroll") for (int i = 0; i < N; i++) v[i] = p[i];
