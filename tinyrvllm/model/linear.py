@@ -21,9 +21,9 @@ from tinyrvllm.model.threads import share
 SMALL_PRODUCT: Final = 1_000_000
 ARCHITECTURES: Final = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS calls them
 GROUP: Final = 8  # rows; 16 were no faster
-# Threads share matrices of this size. Another one begins some 30 us after it is asked: by then this
-# thread has gone through LEAD bytes of weights for one group of rows, so its part is larger by them.
-SHARED_BYTES: Final = 2 << 20
+# Threads share a matrix from so many bytes on, times groups of rows. Another one begins some 30 us
+# after it is asked: by then this thread has gone through LEAD of them, so its part is larger by that.
+SHARED_BYTES: Final = 3 << 20
 LEAD: Final = 3 << 19
 
 
@@ -45,18 +45,18 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         padded = np.zeros((groups * rows, inputs), x.dtype)
         padded[: len(x)] = x
     grouped = padded.reshape(groups, rows, inputs)
-    if groups == 1:  # each product is written where it belongs
-        y = np.empty((1, rows, blocks, width), x.dtype).transpose(2, 0, 1, 3)
-    else:  # one behind the other, and copied below: faster for many rows
-        y = np.empty((blocks, groups, rows, width), x.dtype)
+    out = np.empty((groups, rows, blocks, width), x.dtype)
+    places = out.transpose(2, 0, 1, 3)  # [blocks, groups, rows, width]
 
     def multiply(part: slice) -> None:
-        np.matmul(grouped, weight[part, None], out=y[part])
+        if groups == 1:
+            np.matmul(grouped, weight[part, None], out=places[part])
+        else:  # written one behind the other, then copied: faster for many rows
+            places[part] = np.matmul(grouped, weight[part, None])
 
-    count = threads() if weight.nbytes >= SHARED_BYTES else 1
-    share(multiply, parts(blocks, LEAD / weight.nbytes / groups, count))
-    # [blocks, groups, rows, width] -> [T, outputs]
-    return y.transpose(1, 2, 0, 3).reshape(groups * rows, -1)[: len(x)]
+    work = groups * weight.nbytes
+    share(multiply, parts(blocks, LEAD / work, threads() if work >= SHARED_BYTES else 1))
+    return out.reshape(groups * rows, -1)[: len(x)]
 
 
 @cache
