@@ -1,5 +1,6 @@
 """The whole bridge on every device: buffers, libraries, pipelines, command buffers."""
 
+import gc
 import mmap
 import platform
 import threading
@@ -158,6 +159,22 @@ def test_worker_threads(device: mtl.Device) -> None:
         thread.join()
     assert wrong == [] and not shared.in_flight
     shared.close()
+
+
+def test_work_that_nobody_waits_for_goes_quietly(
+    device: mtl.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Ctrl-C ends a program: its buffers are released, and nothing is said."""
+    said: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", said.append)
+    pipeline = device.library(KERNELS).pipeline("geometry")
+    out, commands = device.buffer(24, "forgotten"), device.commands()
+    with commands.encoder() as encoder:
+        encoder.dispatch(pipeline, (1, 1, 1), (1, 1, 1), [out])
+    commands.commit()
+    del out, commands, encoder
+    gc.collect()
+    assert said == []
 
 
 def test_diagnostics_name_file_and_line(device: mtl.Device, tmp_path: Path) -> None:

@@ -89,6 +89,9 @@ class Buffer(Owned):
         super().close()
         self.wrapped = None
 
+    def __del__(self) -> None:
+        super().close()  # of work that nobody waits for: Metal keeps what it still uses
+
 
 class Memory(Owned):
     """What numpy holds on to: an owner of its own, so that a view outlives a closed buffer."""
