@@ -147,6 +147,14 @@ def test_static_memory_and_threads_of_a_pipeline() -> None:
         assert [host.objc.text(name) for name in found] == list(KERNELS)
 
 
+def test_reflection_is_refused(host: Host) -> None:
+    descriptor, error = host.new("MTLComputePipelineDescriptor"), ffi.new("id *")
+    message = "MTLDevice newComputePipelineStateWithDescriptor:options:reflection:error:"
+    for options, reflection in ((1, ffi.NULL), (0, ffi.new("id *"))):
+        with host.pool(), pytest.raises(ObjCError, match="reflection is not supported"):
+            host(message, host.device, descriptor, options, reflection, error)
+
+
 def test_metal_s_own_settings_are_fast_maths(host: Host) -> None:
     def library(**settings: int) -> MTLLibrary:
         options = host.new("MTLCompileOptions")

@@ -26,7 +26,7 @@ from typing import Any
 from tests.soft.mutants import Mutant
 
 ROOT = Path(__file__).parents[2]
-CPU_SECONDS = 200  # of one run of tests; a turned comparison may loop for ever
+CPU_SECONDS = 60  # of one run of tests; a turned comparison may loop for ever
 WALL_SECONDS = 1200  # or wait for ever
 PRELOADED = [
     "asyncio", "cffi.cparser", "gguf", "http.server", "hypothesis", "jinja2.sandbox", "numpy", "numpy.random",

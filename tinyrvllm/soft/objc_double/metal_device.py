@@ -138,6 +138,8 @@ class MTLDevice(SoftObject):
     def new_described_pipeline(
         self, descriptor: Any, options: int, reflection: Any, error: Any
     ) -> ObjCObject | None:
+        if options or reflection:
+            raise ObjCError("reflection is not supported: pass MTLPipelineOptionNone and nil")
         described = self.runtime.object(descriptor)
         return self._pipeline(described.function, described.indirect, error)
 
