@@ -145,7 +145,7 @@ def test_an_engine_beside_the_cpu_starts_at_the_commit(host: Host) -> None:
         assert end - start == pytest.approx(0.5)
         assert (host.array(host.c) == 2).all()
         start, end = (host(f"MTLCommandBuffer GPU{x}Time", empty) for x in ("Start", "End"))
-        assert 0 < start <= end < start + 0.4
+        assert 0 < start <= end
 
 
 def test_residency_sets_of_a_queue(host: Host) -> None:
