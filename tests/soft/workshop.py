@@ -99,14 +99,15 @@ class Workshop:
 
     def _tests(self, file: Path, mutant: Mutant) -> list[str]:
         """The tests of a file that execute the changed line, or the file, if all of them may."""
+        whole = [str(file.relative_to(ROOT))]
+        if not mutant.file.endswith(".py"):
+            return whole
         with self._measuring:
             if file not in self._known:
                 self._known[file] = self._measured(file)
         lines, seconds = self._known[file]["lines"], self._known[file]["seconds"]
         found = lines.get(mutant.file, {}).get(str(mutant.line), [])
-        if "" in found or not mutant.file.endswith(".py"):
-            return [str(file.relative_to(ROOT))]
-        return sorted(found, key=lambda test: seconds[test])
+        return whole if "" in found else sorted(found, key=lambda test: seconds[test])
 
     def _measured(self, file: Path) -> dict[str, Any]:
         """Runs a test file and notes its lines and times. Raises RuntimeError where it fails."""
