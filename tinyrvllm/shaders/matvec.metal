@@ -43,15 +43,13 @@ constant uint OUTPUTS [[function_constant(3)]];   // weight rows a lane walks: 1
 constant bool NORMED [[function_constant(4)]];
 constant uint STEPS [[function_constant(7)]];     // 0: loads where the compiler puts them
 constant uint STEPS_AHEAD = is_function_constant_defined(STEPS) ? STEPS : 0u;
-constant bool FETCHES = IS_AHEAD && (IS_WIDE || !PLAIN);   // rows of whole units
-constant uint STEPS_AT_ONCE = STEPS_AHEAD > 0 ? STEPS_AHEAD : 1u;
 constant constexpr ushort MAX_ROWS = 4, MAX_OUTPUTS = 4, MAX_STEPS = 2;
 
 // Loops run to the maximum with a test against the function constant: unrolled by the front
 // end, pruned when the pipeline is made, so that accumulators live in registers.
 #define EACH_ROW(m) UNROLL for (ushort m = 0; m < MAX_ROWS; m++) if (m < ROWS)
 #define EACH_OUTPUT(j) UNROLL for (ushort j = 0; j < MAX_OUTPUTS; j++) if (j < OUTPUTS)
-#define EACH_STEP(s) UNROLL for (ushort s = 0; s < MAX_STEPS; s++) if (s < STEPS_AT_ONCE)
+#define EACH_STEP(s) UNROLL for (ushort s = 0; s < MAX_STEPS; s++) if (s < STEPS_AHEAD)
 
 // 16 activations of a row, from 16 * unit on; zero past `columns`.
 inline Weights load_x(device const float *x, uint unit, uint columns) {
@@ -67,6 +65,30 @@ inline Weights load_x(device const float *x, uint unit, uint columns) {
         }
     }
     return v;
+}
+
+// Unit `unit` of the rows from first_row on, times the norm's weight.
+inline void load_rows(thread Weights *xs, device const float *x, device const float *norm_weight,
+                      uint first_row, uint unit, constant MatmulArgs &a) {
+    EACH_ROW(m) {
+        uint row = min(first_row + m, a.rows - 1);
+        xs[m] = load_x(x + ulong(row) * a.x_stride, unit, a.inputs);
+    }
+    if (NORMED) {
+        Weights scale = load_x(norm_weight, unit, a.inputs);
+        EACH_ROW(m) for (ushort i = 0; i < 4; i++) xs[m].v[i] *= scale.v[i];
+    }
+}
+
+inline void add_products(thread float4 *sums, Weights w, thread const Weights *xs) {
+    EACH_ROW(m) {
+        thread const float4 *v = xs[m].v;
+        float4 sum = PLAIN ? sums[m] : float4(0.0f);
+        for (ushort i = 0; i < 4; i++) sum = fma(w.v[i], v[i], sum);
+        if (!PLAIN) sum = fma(sum, float4(w.scale), sums[m]);
+        if (SHIFTED) sum = fma((v[0] + v[1]) + (v[2] + v[3]), float4(w.shift), sum);
+        sums[m] = sum;
+    }
 }
 
 // 1 / rms of each row, from the partial sums of (x * SHRINK)^2 [rows, norm_parts].
@@ -104,38 +126,21 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
 
     float4 sums[MAX_OUTPUTS][MAX_ROWS];
     EACH_OUTPUT(j) EACH_ROW(m) sums[j][m] = float4(0.0f);
-    for (uint next = lane_k; next * 16 < a.inputs; next += STEPS_AT_ONCE * a.lanes) {
-        Packed fetched[MAX_OUTPUTS][MAX_STEPS];
-        if (FETCHES) EACH_OUTPUT(j) EACH_STEP(s) {
-            fetched[j][s] = fetch(rows[j], next + s * a.lanes);
+    Weights xs[MAX_ROWS];
+    if (STEPS_AHEAD == 0) for (uint unit = lane_k; unit * 16 < a.inputs; unit += a.lanes) {
+        Weights ws[MAX_OUTPUTS];
+        if (IS_AHEAD) EACH_OUTPUT(j) ws[j] = load_weights(rows[j], unit, a.inputs);
+        load_rows(xs, x, norm_weight, first_row, unit, a);
+        EACH_OUTPUT(j) {
+            add_products(sums[j], IS_AHEAD ? ws[j] : load_weights(rows[j], unit, a.inputs), xs);
         }
-        if (STEPS_AHEAD > 0) simdgroup_barrier(mem_flags::mem_none);
+    } else for (uint next = lane_k; next * 16 < a.inputs; next += STEPS_AHEAD * a.lanes) {
+        Packed fetched[MAX_OUTPUTS][MAX_STEPS];
+        EACH_OUTPUT(j) EACH_STEP(s) fetched[j][s] = fetch(rows[j], next + s * a.lanes);
+        simdgroup_barrier(mem_flags::mem_none);
         EACH_STEP(s) {
-            uint unit = next + s * a.lanes;
-            Weights xs[MAX_ROWS];
-            EACH_ROW(m) {
-                uint row = min(first_row + m, a.rows - 1);
-                xs[m] = load_x(x + ulong(row) * a.x_stride, unit, a.inputs);
-            }
-            if (NORMED) {
-                Weights scale = load_x(norm_weight, unit, a.inputs);
-                EACH_ROW(m) for (ushort i = 0; i < 4; i++) xs[m].v[i] *= scale.v[i];
-            }
-            float4 x_sums[MAX_ROWS];                        // what a shift is multiplied by
-            if (SHIFTED) EACH_ROW(m) {
-                x_sums[m] = (xs[m].v[0] + xs[m].v[1]) + (xs[m].v[2] + xs[m].v[3]);
-            }
-            EACH_OUTPUT(j) {
-                Weights w = FETCHES ? widened(fetched[j][s])
-                                    : load_weights(rows[j], unit, a.inputs);
-                EACH_ROW(m) {
-                    float4 sum = PLAIN ? sums[j][m] : float4(0.0f);
-                    for (ushort i = 0; i < 4; i++) sum = fma(w.v[i], xs[m].v[i], sum);
-                    if (!PLAIN) sum = fma(sum, float4(w.scale), sums[j][m]);
-                    if (SHIFTED) sum = fma(x_sums[m], float4(w.shift), sum);
-                    sums[j][m] = sum;
-                }
-            }
+            load_rows(xs, x, norm_weight, first_row, next + s * a.lanes, a);
+            EACH_OUTPUT(j) add_products(sums[j], widened(fetched[j][s]), xs);
         }
     }
 
