@@ -182,6 +182,16 @@ def test_splices_name_every_line(tmp_path: Path) -> None:
 # ---- command buffers
 
 
+def test_labels_are_metal_s_too(device: mtl.Device) -> None:
+    runtime = device.objc.runtime
+    with device.buffer(16, "a"), device.commands("work") as commands:
+        labels = [found.label for found in runtime.live()]  # type: ignore[attr-defined]
+        assert {"a", "work"} <= set(labels) and commands.label == "work"
+    with device.buffer(16) as plain, device.commands() as commands:
+        for each in (plain, commands):
+            assert each.label == runtime.object(each.handle).label == ""  # type: ignore[attr-defined]
+
+
 def test_what_a_command_buffer_takes_when(device: mtl.Device) -> None:
     out = device.buffer(64, "out")
     with device.commands("work") as commands:

@@ -125,7 +125,7 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr, str]]:
         case ast.Call(args=[_, _, *_], keywords=[]):
             first, second, *rest = node.args
             alike = ast.unparse(first) == ast.unparse(second)
-            if not alike and ast.unparse(node.func) not in ("min", "max"):
+            if not alike and ast.unparse(node.func) not in ("min", "max", "declare"):
                 yield "swapped", node, with_field("args", [second, first, *rest])
 
 
