@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from gguf import GGMLQuantizationType
 
-from tinyrvllm.kernels import ksplit, matvec, shapes
+from tinyrvllm.kernels import matvec, shapes
 from tinyrvllm.kernels.cases import Case, case, check
 from tinyrvllm.kernels.launch import whole
 from tinyrvllm.kernels.matmul import Matmul
@@ -14,10 +14,16 @@ from tinyrvllm.mtl import Device, open_device
 
 SIMDGROUPS = 2048
 CASES = [
-    case("matvec", kind="F16", rows=3, outputs=70, inputs=576, norm=True),  # 16-byte loads
-    case("matvec", kind="Q8_0", rows=1, outputs=70, inputs=1024),  # two whole steps ahead
-    case("matvec", kind="Q4_K", rows=1, outputs=70, inputs=512, bias=True),  # one
-    case("ksplit", kind="Q8_0", rows=16, outputs=70, inputs=512, bias=True),
+    case(kernel, **shape, simdgroups=SIMDGROUPS)
+    for kernel, shape in (
+        # 16-byte loads
+        ("matvec", {"kind": "F16", "rows": 3, "outputs": 70, "inputs": 576, "norm": True}),
+        # two whole steps ahead, one, and two with four outputs a lane
+        ("matvec", {"kind": "Q8_0", "rows": 1, "outputs": 70, "inputs": 1024, "norm": True}),
+        ("matvec", {"kind": "Q4_K", "rows": 1, "outputs": 70, "inputs": 512, "bias": True}),
+        ("matvec", {"kind": "F16", "rows": 1, "outputs": 4098, "inputs": 1024}),
+        ("ksplit", {"kind": "Q8_0", "rows": 16, "outputs": 70, "inputs": 512, "bias": True}),
+    )
 ]
 
 
@@ -25,13 +31,6 @@ CASES = [
 def device() -> Iterator[Device]:
     with open_device("soft") as opened:
         yield opened
-
-
-@pytest.fixture(autouse=True)
-def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (matvec, ksplit):
-        launch = module.launch
-        monkeypatch.setattr(module, "launch", lambda m, launch=launch: launch(m, SIMDGROUPS))
 
 
 @pytest.mark.parametrize("wanted", CASES, ids=str)
@@ -43,7 +42,7 @@ def test_case(device: Device, wanted: Case) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        c
+        case(c.kernel, **{**dict(c.shape), "simdgroups": SIMDGROUPS})
         for c in shapes.TABLE
         if c.kernel in ("matvec", "ksplit") and not dict(c.shape).get("squares")
     ],

@@ -18,4 +18,3 @@ def no_driver() -> None:
 def test_the_device_is_refused() -> None:
     with pytest.raises(MetalError, match=r"no NVIDIA driver|pip install \"tinyrvllm\[cuda\]\""):
         open_device("cuda")
-
