@@ -41,7 +41,7 @@ template <class V> MSL_INLINE constexpr auto &fourth(V &v) {
   else return v.x;
 }
 // Four bytes become floats as the last bits of 2^23 to 2^23 + 255, from which 2^23 is taken; signed ones are made
-// unsigned first. Exact, and on all pipes: the instruction for it runs at an eighth of their rate.
+// unsigned first. Exact, and faster on an H200 than the instruction for it (docs/cuda.md).
 template <class To, class From>
 inline constexpr bool bytes_to_floats = sizeof(From) == 4 && sizeof(To) == 16 && !__is_integral(decltype(To::x));
 template <class V> MSL_INLINE void widen(bool is_signed, uint word, V &v) {
