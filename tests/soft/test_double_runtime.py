@@ -11,7 +11,7 @@ from tinyrvllm.soft.objc_double import Machine, ObjCError
 from tinyrvllm.soft.objc_double.engine import CompileError
 from tinyrvllm.soft.objc_double.languages import in_language
 from tinyrvllm.soft.objc_double.runtime import DoubleRuntime
-from tinyrvllm.soft.objc_double.signatures import signatures
+from tinyrvllm.soft.objc_double.signatures import Signature, signatures
 
 
 @pytest.fixture
@@ -153,3 +153,9 @@ def test_languages_that_there_are_not(
     with pytest.raises(CompileError) as failure:
         in_language("", version, system)
     assert str(failure.value) == f"language version {says} is not supported on macOS {system[0]}"
+
+
+def test_a_selector_s_frame_may_be_made_twice() -> None:
+    """By two threads at once."""
+    for _ in range(2):
+        assert Signature("madeTwice:", "v", ("Q",), {}).receive([7])[0] == [7]
