@@ -108,14 +108,14 @@ def test_elements(device: Device, count: int, activation: str, seed: int) -> Non
 
 @few
 @given(
-    st.integers(1, 20), st.integers(1, 9), st.integers(1, 3), st.integers(0, 10),
+    st.integers(1, 20), st.integers(1, 9), st.integers(1, 3), st.integers(0, 9),
     st.integers(0, 130_000), seeds,
 )  # fmt: skip
 def test_rope(
     device: Device, rows: int, heads: int, kv_heads: int, pairs: int, position: int, seed: int
 ) -> None:
     shape = {"rows": rows, "heads": heads, "kv_heads": kv_heads, "rope_dim": 2 * pairs}
-    check(case("rope", **shape, head_dim=20, norm=True, position=position), device, seed)
+    check(case("rope", **shape, head_dim=18, norm=True, position=position), device, seed)
 
 
 @pytest.mark.long

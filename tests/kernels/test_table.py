@@ -17,8 +17,10 @@ CHECKED = [
     next(c for c in shapes.TABLE if str(c).startswith(start))
     for start in (
         "matvec kind=BF16 rows=9", "ksplit kind=BF16 rows=9", "gemm kind=BF16 rows=9",
-        "gemm kind=Q8_0 rows=20", "ksplit kind=Q8_0 rows=20", "attend_one contexts=(700",
-        "attend_one contexts=(33,) heads=2", "rope rows=2", "ksplit rows=8",
+        "gemm kind=Q8_0 rows=20", "ksplit kind=Q8_0 rows=20", "attend_one contexts=(20, 700",
+        "attend_one contexts=(48,) heads=2", "rope rows=2", "ksplit rows=8",
+        "embed kind=F16 rows=3 columns=33", "embed kind=F16 rows=5", "embed kind=BF16",
+        "embed kind=Q8_0 rows=3 columns=1120",
     )
 ]  # fmt: skip
 

@@ -107,14 +107,16 @@ def _attention(
     device: "Device", rng: np.random.Generator, kernel: str, contexts: tuple[int, ...],
     heads: int, kv_heads: int, head_dim: int, queries: tuple[int, ...] = (), window: int = 0,
     softcap: float = 0.0, f32: bool = False, block_size: int = 16, unused: float = np.nan,
-    bound: int = 0, magnitude: float = 1.0,
+    bound: int = 0, magnitude: float = 1.0, spare: int = 3,
 ) -> Prepared:  # fmt: skip
-    """queries: rows of each sequence, 1 if left out. bound: what max_context is rounded up to."""
+    """queries: rows of each sequence, 1 if left out. bound: what max_context is rounded up to.
+    spare: blocks of the pool that nobody owns; with none, what is read past a row is past the pool.
+    """
     queries = queries or (1,) * len(contexts)
     blocks = [-(-n // block_size) for n in contexts]
-    layout = KvLayout(sum(blocks) + 3, block_size, kv_heads, head_dim, f32)
+    layout = KvLayout(sum(blocks) + spare, block_size, kv_heads, head_dim, f32)
     order, max_blocks = rng.permutation(layout.num_blocks), max(blocks) + 1
-    tables = np.full((len(contexts), max_blocks), -1, np.int32)
+    tables = np.full((len(contexts), max_blocks), -1, np.int32)  # -1: nobody's
     caches = np.full((2, layout.num_blocks * block_size, kv_heads, head_dim), unused, layout.dtype)
     start = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
     q = rng.normal(size=(start[-1], heads, head_dim)).astype(np.float32)

@@ -60,7 +60,7 @@ def _advance(
     positions[-1] = block_size * blocks - 1
     # [ids | positions | context lengths | slots | index and flags of each row]
     before = np.full((6, rows), 7, np.int32)
-    before[0], before[1] = 5, positions
+    before[0], before[1] = np.arange(rows), positions  # 0 is a token like any other
     if rows > 1:
         before[0, 1] = -1
     live, after, places = before[0] >= 0, positions + 1, np.arange(rows)

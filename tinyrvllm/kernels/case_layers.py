@@ -121,6 +121,7 @@ def _embed(
     raw = random_weights(Kind[kind], vocabulary, columns, rng)
     table = Matrix(whole(device.from_numpy(raw)), Kind[kind], vocabulary, columns)
     ids = rng.integers(-1, vocabulary, rows).astype(np.int32)
+    ids[0], ids[-1] = vocabulary - 1, 0  # the ends of the table
     w = dequantize(raw, Kind[kind]).reshape(vocabulary, columns).astype(np.float64)
     expected = np.where(ids[:, None] < 0, 0.0, w[ids] * scale)
     y = device.from_numpy(np.full((rows, columns), 7, np.float32))
@@ -225,6 +226,8 @@ def _conv(
     positions = np.concatenate([np.arange(n) + (0 if fresh else 5) for n in rows])
     y_want, state_want = np.zeros((total, channels)), state.astype(np.float64)
     for s, n in enumerate(rows):
+        if n == 0:  # not in this step: its state stays
+            continue
         mine = slice(start[s], start[s] + n)
         b, c, u = x[mine].astype(np.float64).transpose(1, 0, 2)
         old = np.zeros((taps - 1, channels)) if fresh else state_want[state_slots[s]]

@@ -50,6 +50,8 @@ def _matmuls() -> list[Case]:
                     residual=fused, squares=fused,
                 )
             )  # fmt: skip
+    huge = {"outputs": 130, "inputs": 576, "norm": True, "magnitude": 1e20}
+    cases.append(case("matvec", kind="Q8_0", rows=3, **huge))
     return cases
 
 
@@ -57,7 +59,9 @@ def _rows() -> list[Case]:
     cases = [case("embed", kind=kind, rows=5, columns=512) for kind in KINDS]
     cases += [case("embed", kind="F16", rows=3, columns=columns) for columns in (1, 33, 1100)]
     cases.append(case("embed", kind="Q8_0", rows=4, columns=640, scale=25.298))
-    cases += [case("embed", kind="Q8_0", rows=3, columns=n, squares=True) for n in (576, 1120)]
+    cases += [case("embed", kind="Q8_0", rows=3, columns=n, squares=True) for n in (512, 576, 1120)]
+    cases.append(case("embed", kind="Q8_0", rows=3, columns=576, scale=1e20, squares=True))
+    cases.append(case("rmsnorm", rows=3, columns=130, residual=True))
     for columns in (1, 7, 33, 130, 960):
         cases.append(case("rmsnorm", rows=3, columns=columns))
         cases.append(case("softmax", rows=3, columns=columns, masked=0.5))
@@ -95,6 +99,7 @@ def _elements() -> list[Case]:
     for taps in (2, 3, 4):
         cases.append(case("short_conv", rows=(1, 5, 1), channels=70, taps=taps))
     cases.append(case("short_conv", rows=(1, 2, 9), channels=64, taps=3, fresh=True))
+    cases.append(case("short_conv", rows=(2, 0, 3, 0), channels=64, taps=3, fresh=True))
     cases.append(case("short_conv", rows=(2, 1), channels=200, taps=3, magnitude=1e5))
     return cases
 
@@ -105,7 +110,7 @@ def _ropes() -> list[Case]:
         case("rope", **smollm, interleaved=True),
         case("rope", **smollm, norm=True),
         case("rope", **smollm, norm=True, interleaved=True),  # lanes turn what others have read
-        case("rope", rows=2, heads=2, kv_heads=1, head_dim=20, rope_dim=14, norm=True),
+        case("rope", rows=2, heads=2, kv_heads=1, head_dim=18, rope_dim=14, norm=True),
         case("rope", **smollm, f32=True),
         case("rope", **smollm, f32=True, position=131_000),
         case("rope", **smollm, f32=True, magnitude=1e20),
@@ -119,19 +124,24 @@ def _ropes() -> list[Case]:
 def _attentions() -> list[Case]:
     smollm = {"heads": 9, "kv_heads": 3, "head_dim": 64}
     cases = [
+        # The first of each kernel runs on soft:check every time, so it has the edges.
+        case("attend_one", contexts=(1, 15, 17, 16), heads=2, kv_heads=1, head_dim=18, spare=0),
         case("attend_one", contexts=(1, 15, 16, 17), **smollm),
         case("attend_one", contexts=(33, 1023, 1024, 1025), **smollm),
         case("attend_one", contexts=(20, 512), **smollm, bound=1500),
-        case("attend_one", contexts=(700, 20), **smollm, window=512, unused=1e4),
+        case("attend_one", contexts=(20, 700), **smollm, window=512, unused=1e4),
         case("attend_one", contexts=(0, 40), queries=(0, 1), **smollm),
+        case("attend_one", contexts=(0, 40), queries=(1, 1), **smollm, bound=600),  # a padded row
         case("attend_one", contexts=(50, 9, 7), queries=(1, 3, 1), **smollm),
         case("attend_one", contexts=(70, 5), heads=4, kv_heads=1, head_dim=256, window=30),
         case("attend_one", contexts=(33,), heads=2, kv_heads=2, head_dim=130),
+        case("attend_one", contexts=(48,), heads=2, kv_heads=2, head_dim=130, spare=0),
         case("attend_one", contexts=(50, 3), heads=14, kv_heads=2, head_dim=18, f32=True, softcap=5.0),
         case("attend_one", contexts=(40, 41), heads=3, kv_heads=3, head_dim=7, block_size=8),
         case("attend_one", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
         case("attend_one", contexts=(5, 37), heads=8, kv_heads=1, head_dim=16, f32=True, unused=1e30),
         case("attend_one", contexts=(1100,), heads=2, kv_heads=1, head_dim=16, f32=True, magnitude=1e3),
+        case("attend_tile", contexts=(32, 5, 80), queries=(9, 1, 40), heads=4, kv_heads=2, head_dim=18, window=40, spare=0),
         case("attend_tile", contexts=(33, 100, 5), queries=(33, 50, 1), **smollm),
         case("attend_tile", contexts=(100, 40), queries=(50, 7), **smollm, window=20),
         case("attend_tile", contexts=(2, 15, 16, 17), queries=(2, 15, 9, 16), **smollm),
@@ -142,6 +152,7 @@ def _attentions() -> list[Case]:
         case("attend_tile", contexts=(37,), queries=(20,), **smollm, f32=True, magnitude=1e20),
         case("attend_tile", contexts=(40,), queries=(17,), heads=2, kv_heads=1, head_dim=128),
         case("attend_tile", contexts=(40,), queries=(35,), heads=2, kv_heads=1, head_dim=18, softcap=3.0),
+        case("attend_wide", contexts=(32, 48), queries=(9, 20), heads=4, kv_heads=2, head_dim=130, window=40, spare=0),
         case("attend_wide", contexts=(40, 9), queries=(35, 3), heads=4, kv_heads=1, head_dim=256, window=9),
         case("attend_wide", contexts=(2, 15, 16, 17), queries=(2, 15, 9, 16), heads=2, kv_heads=1, head_dim=256),
         case("attend_wide", contexts=(1023, 1024, 1025), queries=(9, 2, 5), heads=2, kv_heads=1, head_dim=256, window=1024),

@@ -159,7 +159,7 @@ kernel void attend_one(device const float *q [[buffer(0)]],            // [rows,
             sum = fma(totals[i][g], f, sum);
             if (i == simdgroup) factor = f;
         }
-        if (key_group < key_groups && chunk < chunks) {
+        if (key_group < key_groups) {
             uint at = (simdgroup * key_groups + key_group) * chunks + chunk;   // in float4
             threadgroup float4 *to = (threadgroup float4 *)gathered + at;
             to[0] = values[g][0] * factor;
