@@ -33,6 +33,19 @@ def test_sixty_four_command_buffers_in_flight(host: Host) -> None:
             host.commands()
 
 
+def test_each_command_buffer_makes_room_once(host: Host) -> None:
+    queue = host.runtime.object(host.queue)
+    for committed in (False, True):
+        with host.pool():
+            commands = host.commands()
+            assert queue.unfinished == 1
+            if committed:
+                host.commit(commands)
+                host.wait(commands)
+                assert queue.unfinished == 0
+        assert queue.unfinished == 0
+
+
 def test_a_new_command_buffer_has_the_status_0(host: Host) -> None:
     with host.pool():
         commands = host.commands()
