@@ -58,7 +58,7 @@ struct MultiplyAddsArgs {   // mirrored by kernels/elementwise.py
     uint count, rounds;
 };
 
-// y = the sum of 8 float4 that start at i, i + 1, ... and become v / 2 + 1 in every round: chains of
+// y = the sum of 8 float4 that start at i, i + 1, ... and become v / 2 + 1 in each round: chains of
 // multiply-adds that wait for no memory and not for each other. What the ALUs can do at most.
 [[max_total_threads_per_threadgroup(256)]]
 kernel void multiply_adds(device float *y [[buffer(0)]],
