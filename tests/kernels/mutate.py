@@ -57,7 +57,7 @@ SIZE = (
     r"BLOCK_SIZE|HEAD_DIM|\w*STRIDE|stride|width)\b(?=[ )\];])"
 )
 RULES = {  # what to look for, what to put there
-    "barrier": (r"\b(threadgroup|simdgroup)_barrier\([^;]*;", ";"),
+    "barrier": (r"\b(threadgroup|simdgroup)_barrier\((?!mem_flags::mem_none)[^;]*;", ";"),
     "bound": (r" < (?=[\w(])", " <= "),
     "edge": (r" ([<>])= (?=[\w(])", r" \1 "),
     "stride": (SIZE, r"(\1 + 1)"),

@@ -16,9 +16,13 @@ CHECKED = [
 ] + [
     next(c for c in shapes.TABLE if str(c).startswith(start))
     for start in (
-        "matvec kind=BF16 rows=9", "ksplit kind=BF16 rows=9", "gemm kind=BF16 rows=9",
-        "gemm kind=Q8_0 rows=20", "ksplit kind=Q8_0 rows=20", "attend_one contexts=(20, 700",
-        "attend_one contexts=(48,) heads=2", "rope rows=2", "ksplit rows=8",
+        "matvec kind=BF16 rows=8", "ksplit kind=BF16 rows=8", "gemm kind=BF16 rows=8",
+        "gemm kind=Q8_0 rows=40 outputs=70 inputs=64", "attend_one contexts=(20, 700",
+        "ksplit kind=Q8_0 rows=40 outputs=70 inputs=64", "attend_one contexts=(48,) heads=2",
+        "ksplit rows=8 kind=Q8_0 outputs=130", "ksplit rows=8 kind=Q8_0 inputs=96",
+        "ksplit rows=8 kind=F16 inputs=31",
+        "matvec rows=3 kind=F16 inputs=33", "matvec rows=1 kind=Q8_0 inputs=1024",
+        "matvec kind=Q8_0 rows=1 outputs=130 inputs=576 norm=True residual=True", "rope rows=2",
         "embed kind=F16 rows=3 columns=33", "embed kind=F16 rows=5", "embed kind=BF16",
         "embed kind=Q8_0 rows=3 columns=1120",
     )
