@@ -87,6 +87,10 @@ def test_all_threadgroup_memory_is_allowed(host: Host) -> None:
 # ---- devices
 
 
+def test_a_buffer_has_a_byte_at_least(host: Host) -> None:
+    assert host.buffer(1) != ffi.NULL and host.buffer(0) == ffi.NULL
+
+
 def test_a_card_has_apples_limits_but_for_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Any = FakeEngine()
     engine.card = SimpleNamespace(memory=1000)

@@ -63,5 +63,6 @@ def test_serial_encoders_need_no_barrier(device: mtl.Device) -> None:
 
 def test_ranges() -> None:
     assert clip([(0, 10), (20, 30)], (5, 25)) == [(5, 10), (20, 25)]
+    assert clip([(0, 5), (9, 12)], (5, 9)) == []
     assert overlap([(0, 10), (20, 30)], [(10, 20), (29, 40)]) == (29, 30)
     assert overlap([(0, 10)], [(10, 20)]) is None

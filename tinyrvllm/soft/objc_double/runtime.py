@@ -133,7 +133,7 @@ class DoubleRuntime:
     def __init__(self, name: str, classes: dict[str, type[ObjCObject]]) -> None:
         self.name = name
         self.classes = classes
-        self.os_version = (15, 0)  # macOS: newer messages are refused
+        self.os_version: tuple[int, int]  # of macOS, said by a subclass: newer messages are refused
         self.unverified: list[str] = []  # none: `bind` compares every message
         self.lock = threading.RLock()
         self.faults: list[str] = []  # rules broken while an object was freed
