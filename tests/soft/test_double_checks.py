@@ -15,6 +15,9 @@ using namespace metal;
 kernel void some(device uint *out [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]) {
     if (lane < 8) out[lane] = simd_sum(1u);
 }
+kernel void origin(device uint *out [[buffer(0)]], uint3 first [[grid_origin]]) {
+    out[0] = first.x + 2 * first.y + 4 * first.z;
+}
 kernel void past(device uint *out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = i; }
 """
 
@@ -40,6 +43,14 @@ def test_a_report_is_the_error_of_its_command_buffer() -> None:
         failure = pytest.raises(mtl.MetalError, match="failed: out of bounds: write of 4 bytes")
         with failure, device.commands() as commands, commands.encoder() as encoder:
             encoder.dispatch(past, (1, 1, 1), (17, 1, 1), [out])
+
+
+def test_a_grid_begins_at_0() -> None:
+    with mtl.open_device("soft") as device, device.from_numpy(np.uint32([9])) as out:
+        origin = device.library_from_source(SOURCE, "origin.metal").pipeline("origin")
+        with device.commands() as commands, commands.encoder() as encoder:
+            encoder.dispatch(origin, (1, 1, 1), (1, 1, 1), [out])
+        assert out.numpy(np.uint32)[0] == 0
 
 
 def test_checking_is_asked_for() -> None:

@@ -145,6 +145,7 @@ def test_static_memory_and_threads_of_a_pipeline() -> None:
         names = host("MTLLibrary functionNames", host.library)
         found = [host("NSArray objectAtIndex:", names, i) for i in range(host("NSArray count", names))]
         assert [host.objc.text(name) for name in found] == list(KERNELS)
+        assert {host("NSObject retainCount", name) for name in found} == {1}  # the array's
 
 
 def test_reflection_is_refused(host: Host) -> None:

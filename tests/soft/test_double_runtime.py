@@ -132,6 +132,7 @@ def test_what_a_caller_believes_is_compared(host: Host) -> None:
         ((26, 0), None, 400, []),
         ((26, 0), 3 << 16, 300, ["bfloat", "os_log", "os_log_default"]),
         ((26, 0), 3 << 16 | 2, 320, []),
+        ((26, 0), 4 << 16, 400, []),
     ],
 )
 def test_languages(
