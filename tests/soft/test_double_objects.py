@@ -122,7 +122,9 @@ def test_constants_that_a_function_wants(host: Host, monkeypatch: pytest.MonkeyP
     assert function("other") == "Function other was not found in the library"
     assert function() == "function constant WIDTH (index 0) of tuned has no value"
     assert "is uint32_t, its value was set as int" in function(width=("int", 3))
+    error[0] = ffi.NULL
     plain = function(width=("uint", 3))
+    assert error[0] != ffi.NULL  # beside the function: only the result tells failure
     assert plain.constants == {0: 3}
     assert function(WIDTH=("uint", 4), on=("bool", False)).constants == {0: 4, 1: False}
     both = function(width=("uint", 3), ON=("bool", True))
