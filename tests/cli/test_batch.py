@@ -117,7 +117,7 @@ def test_penalties_and_bias(run: Run) -> None:
         (["--max-running", "600"], r"token_budget must be at least 600 (max_running)"),
         (["-c", "100", "--num-blocks", "4"], "4 blocks of 16 hold 64"),
         (["--arrival-step", "1", "--arrival-step", "2"], "1 prompts, but"),
-        (["--shape", "nonsense"], "no shape 'nonsense'"),
+        (["--model", "", "--shape", "nonsense"], "no shape 'nonsense'"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(run: Run, arguments: list[str], message: str) -> None:
