@@ -1,5 +1,8 @@
 """Recorded dispatches, on every device."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -75,3 +78,44 @@ def test_a_command_may_be_asked_for_again(device: mtl.Device) -> None:
             with device.objc.pool():
                 send = device.objc.send
                 send.setBarrier(send.indirectComputeCommandAtIndex_(program.handle, 0))
+
+
+def spying(
+    name: str, send: Callable[..., Any], sent: list[tuple[str, object]]
+) -> Callable[..., Any]:
+    """A send that also notes down its name and last argument."""
+
+    def spy(*values: object) -> Any:
+        sent.append((name, values[-1]))
+        return send(*values)
+
+    return spy
+
+
+def test_what_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the double does not act on, and a GPU does."""
+    with (
+        mtl.Device(objc_double.metal(FakeEngine(), check=True)) as device,
+        device.buffer(64) as out,
+    ):
+        sent: list[tuple[str, object]] = []
+        for name in (
+            "newIndirectCommandBufferWithDescriptor_maxCommandCount_options_",
+            "useResources_count_usage_", "endResidency", "computeCommandEncoderWithDispatchType_",
+        ):  # fmt: skip
+            spy = spying(name, getattr(device.objc.send, name), sent)
+            monkeypatch.setattr(device.objc.send, name, spy)
+        pipeline = device.library_from_source(SOURCE).pipeline("geometry", indirect=True)
+        with IndirectCommands(device, 1, 1) as program, ResidencySet(device, [out]) as resident:
+            with pytest.raises(mtl.MetalError, match="threads"):
+                program.record(pipeline, (1, 1, 1), (2048, 1, 1), [(out, 0)])
+            program.record(pipeline, (2, 1, 1), (8, 1, 1), [(out, 0)])
+            with device.commands() as commands, commands.encoder() as encoder:
+                program.execute(encoder)
+            handle = resident.handle
+        assert sent == [
+            ("newIndirectCommandBufferWithDescriptor_maxCommandCount_options_", 0),
+            ("computeCommandEncoderWithDispatchType_", 0),  # serial, unless it is asked otherwise
+            ("useResources_count_usage_", 3),  # read and write
+            ("endResidency", handle),
+        ]

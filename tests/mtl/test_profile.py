@@ -1,5 +1,7 @@
 """TINYRVLLM_METAL_PROFILE and TINYRVLLM_TIMING."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -41,3 +43,19 @@ def test_timing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     monkeypatch.setenv("TINYRVLLM_TIMING", "1")
     assert (_run("soft") == 8).all()
     assert "1 command buffers: recording" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid of three dimensions; the time to record, which is part of what passes here."""
+    monkeypatch.setenv("TINYRVLLM_METAL_PROFILE", "1")
+    monkeypatch.setenv("TINYRVLLM_TIMING", "1")
+    with mtl.open_device("soft") as device, device.buffer(24) as out:
+        geometry = device.library(KERNELS).pipeline("geometry")
+        start = time.perf_counter()
+        with device.commands() as commands, commands.encoder() as encoder:
+            encoder.dispatch(geometry, (2, 3, 4), (8, 1, 1), [out])
+        passed = time.perf_counter() - start
+        assert device.profile and device.timing
+        assert list(device.profile.rows) == [("geometry", Work(rows=0, shape="", nbytes=0), 24)]
+        assert all(0 <= recorded <= passed for recorded, _ in device.timing.seconds)
