@@ -94,3 +94,7 @@ def test_letters_of_an_encoding() -> None:
     assert api.letters("{NSOperatingSystemVersion=qqq}16@0:8") == "{qqq}@:"
     assert api.letters("Vv16@0:8") == "v@:"
     assert api.letters("c24@0:8@?16") == "B@:@?"
+
+
+def test_a_message_is_bound_once(device: mtl.Device) -> None:
+    assert device.objc.send.contents is device.objc.send.contents

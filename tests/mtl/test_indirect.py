@@ -48,17 +48,24 @@ def test_residency_set(device: mtl.Device) -> None:
         assert buffer.numpy(np.uint32)[3] == 64
 
 
-@pytest.mark.parametrize("family", [1007, 1009])
-def test_older_gpus_have_each_pipeline_set_first(family: int) -> None:
+@pytest.mark.parametrize(("family", "empty"), [(1007, [(0, 0, 0)]), (1009, [])])
+def test_older_gpus_have_each_pipeline_set_first(family: int, empty: list[object]) -> None:
+    """In the encoder, with an empty dispatch."""
+    sent: list[tuple[str, object]] = []
     machine = objc_double.Machine(family=family)
     runtime = objc_double.metal(FakeEngine(), machine=machine, check=True)
     with mtl.Device(runtime) as device, device.buffer(64) as out:
+        send = device.objc.send
+        send.dispatchThreadgroups_threadsPerThreadgroup_ = spying(
+            "dispatch", send.dispatchThreadgroups_threadsPerThreadgroup_, sent
+        )
         pipeline = device.library_from_source(SOURCE).pipeline("geometry", indirect=True)
         with IndirectCommands(device, 1, 1) as program:
             program.record(pipeline, (2, 1, 1), (8, 1, 1), [(out, 0)])
             with device.commands() as commands, commands.encoder() as encoder:
                 program.execute(encoder)
         assert out.numpy(np.uint32)[:4].tolist() == [16, 1, 1, 8]
+        assert [threads for _, threads in sent] == empty
 
 
 def test_residency_sets_are_refused_before_macos_15() -> None:
@@ -101,7 +108,8 @@ def test_what_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         sent: list[tuple[str, object]] = []
         for name in (
             "newIndirectCommandBufferWithDescriptor_maxCommandCount_options_",
-            "useResources_count_usage_", "endResidency", "computeCommandEncoderWithDispatchType_",
+            "requestResidency", "computeCommandEncoderWithDispatchType_",
+            "useResources_count_usage_", "endResidency",
         ):  # fmt: skip
             spy = spying(name, getattr(device.objc.send, name), sent)
             monkeypatch.setattr(device.objc.send, name, spy)
@@ -115,6 +123,7 @@ def test_what_a_device_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             handle = resident.handle
         assert sent == [
             ("newIndirectCommandBufferWithDescriptor_maxCommandCount_options_", 0),
+            ("requestResidency", handle),
             ("computeCommandEncoderWithDispatchType_", 0),  # serial, unless it is asked otherwise
             ("useResources_count_usage_", 3),  # read and write
             ("endResidency", handle),

@@ -56,6 +56,7 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         with device.commands() as commands, commands.encoder() as encoder:
             encoder.dispatch(geometry, (2, 3, 4), (8, 1, 1), [out])
         passed = time.perf_counter() - start
+        assert commands.dispatches == 1
         assert device.profile and device.timing
         assert list(device.profile.rows) == [("geometry", Work(rows=0, shape="", nbytes=0), 24)]
         assert all(0 <= recorded <= passed for recorded, _ in device.timing.seconds)
