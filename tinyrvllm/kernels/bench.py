@@ -2,8 +2,9 @@
 
 A decode step never finds its weights in a cache, since a gigabyte of others was read in between. So
 each measurement walks over copies of the weights that together exceed the last-level cache; --hot
-uses one copy, and shows how flattering that is. A legend under the table explains its columns. Times are the command buffer's own (GPU start to
-end), medians over repeats; one command buffer holds one launch for every copy.
+uses one copy, and shows how flattering that is. Times are the command buffer's own (GPU start to
+end), medians over repeats; one command buffer holds one launch for every copy. A legend under the
+table explains its columns.
 
 The last table says, shape by shape, where each matmul kernel wins and how much it loses elsewhere.
 The row thresholds of runner/options.py come from it; what it says of another device goes to
