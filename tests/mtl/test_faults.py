@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.soft.fake_engine import SOURCE, FakeEngine
+from tests.soft.fake_engine import SOURCE, FakeEngine, scarce
 from tinyrvllm import mtl
 from tinyrvllm.mtl.replay import IndirectCommands, ResidencySet
 from tinyrvllm.soft import objc_double
-from tinyrvllm.soft.objc_double.engine import CompileError, Memory
+from tinyrvllm.soft.objc_double.engine import CompileError
 from tinyrvllm.soft.objc_double.foundation import NSError
 from tinyrvllm.soft.objc_double.metal_commands import MTLCommandBuffer
 
@@ -100,27 +100,13 @@ def test_ctrl_c_at_every_message(after: bool) -> None:
         assert runtime.faults == [] and runtime.pools == [], f"at message {when}"
 
 
-class FullEngine(FakeEngine):
-    """Has no memory for allocation number `when`."""
-
-    def __init__(self, when: int) -> None:
-        super().__init__()
-        self._when, self.count = when, 0
-
-    def allocate(self, nbytes: int) -> Memory:
-        self.count += 1
-        if self.count == self._when:
-            raise MemoryError
-        return super().allocate(nbytes)
-
-
 def test_out_of_memory_at_each_allocation() -> None:
-    enough = FullEngine(0)
+    enough = scarce(FakeEngine(), 0)
     with mtl.Device(objc_double.metal(enough)) as device:
         use_everything(device)
     assert enough.count >= 4  # x, out, n and the constants of setBytes
     for when in range(1, enough.count + 1):
-        runtime = objc_double.metal(FullEngine(when), check=True)
+        runtime = objc_double.metal(scarce(FakeEngine(), when), check=True)
         with mtl.Device(runtime) as device:
             with pytest.raises((mtl.MetalError, MemoryError)) as failure:
                 use_everything(device)

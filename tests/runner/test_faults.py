@@ -11,28 +11,15 @@ import pytest
 from tests.mtl.test_faults import CountingRuntime, nothing_is_left
 from tests.runner.sequences import Model
 from tests.runner.test_greedy import EXACT, prompts
+from tests.soft.fake_engine import scarce
 from tests.tiny_models import write_model
 from tinyrvllm import mtl
 from tinyrvllm.mtl.library import PRELUDE, SHADERS, splice
 from tinyrvllm.runner.metal import MetalRunner
 from tinyrvllm.soft import objc_double
-from tinyrvllm.soft.objc_double.engine import CpuEngine, Memory
+from tinyrvllm.soft.objc_double.engine import CpuEngine
 
 MODEL = Path(__file__).parent.parent / "fixtures" / "llama.gguf"
-
-
-class FullCpu(CpuEngine):
-    """Has no memory for allocation number `when`."""
-
-    def __init__(self, when: int) -> None:
-        super().__init__()
-        self._when, self.count = when, 0
-
-    def allocate(self, nbytes: int) -> Memory:
-        self.count += 1
-        if self.count == self._when:
-            raise MemoryError
-        return super().allocate(nbytes)
 
 
 def two_steps(device: mtl.Device) -> np.ndarray:
@@ -44,12 +31,12 @@ def two_steps(device: mtl.Device) -> np.ndarray:
 
 
 def test_out_of_memory_at_each_allocation_of_a_model() -> None:
-    enough = FullCpu(0)
+    enough = scarce(CpuEngine(), 0)
     with mtl.Device(objc_double.metal(enough)) as device:
         expected = two_steps(device)
     assert enough.count > 10
     for when in range(1, enough.count + 1):
-        runtime = objc_double.metal(FullCpu(when))
+        runtime = objc_double.metal(scarce(CpuEngine(), when))
         with mtl.Device(runtime) as device:
             with pytest.raises((mtl.MetalError, MemoryError)) as failure:
                 two_steps(device)

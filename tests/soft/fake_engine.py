@@ -140,3 +140,18 @@ class FakeEngine:
             except ZeroDivisionError as error:
                 faults.append(str(error))
         return faults
+
+
+def scarce(engine: Any, when: int) -> Any:
+    """The engine, which counts its allocations and has no memory for number `when`."""
+    allocate = engine.allocate
+    engine.count = 0
+
+    def fails_once(nbytes: int) -> Memory:
+        engine.count += 1
+        if engine.count == when:
+            raise MemoryError
+        return allocate(nbytes)
+
+    engine.allocate = fails_once
+    return engine
