@@ -108,10 +108,8 @@ inline void steps_ahead(thread simdgroup_float8x8 (&sums)[2][2], threadgroup T *
                 simdgroup_multiply_accumulate(sums[1][1], xs[1][t], ws[1], sums[1][1]);
             }
         }
-        UNROLL for (ushort t = 0; t < 4; t++) {
-            xs[0][t] = upcoming[0][t];
-            xs[1][t] = upcoming[1][t];
-        }
+        UNROLL for (ushort t = 0; t < 4; t++) xs[0][t] = upcoming[0][t];
+        UNROLL for (ushort t = 0; t < 4; t++) xs[1][t] = upcoming[1][t];
         buffer ^= 1;
     }
 }
