@@ -7,10 +7,10 @@ from tinyrvllm.kernels import gemm, matvec, shapes
 from tinyrvllm.kernels.case_layers import Kind
 from tinyrvllm.kernels.cases import check, prepare
 from tinyrvllm.kernels.kv_cache import KvLayout
-from tinyrvllm.kernels.launch import KernelError, whole
+from tinyrvllm.kernels.launch import KernelError, run, whole
 from tinyrvllm.kernels.matmul import FusedNorm, Matmul
 from tinyrvllm.kernels.quant import Matrix, row_bytes
-from tinyrvllm.mtl.device import Device
+from tinyrvllm.mtl.device import Device, open_device
 from tinyrvllm.soft import objc_double
 from tinyrvllm.soft.objc_double.engine import CpuEngine
 
@@ -63,6 +63,14 @@ def test_refused_shapes_say_what_was_expected(device: Device) -> None:
         KvLayout(1, 16, 1, 512)
     with pytest.raises(KernelError, match="bytes inside a span of 64"):
         small.part(60, 8)
+
+
+def test_wider_simdgroups_are_refused() -> None:
+    with open_device("soft") as device:
+        device.objc.send.threadExecutionWidth = lambda _: 64  # as on an Intel Mac
+        [launch] = prepare(shapes.TABLE[0], device, np.random.default_rng(0)).launches[:1]
+        with pytest.raises(KernelError, match="simdgroups of 32 threads.*found 64"):
+            run(device, launch)
 
 
 @pytest.mark.parametrize("inputs", [576, 960, 1536, 2560])

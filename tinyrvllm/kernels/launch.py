@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ..mtl.buffer import Buffer
     from ..mtl.command import Encoder
     from ..mtl.device import Device
+    from ..mtl.library import Pipeline
 
+SIMD_WIDTH = 32  # threads of a simdgroup, on every GPU of Apple's
 Size = tuple[int, int, int]
 
 
@@ -133,11 +135,25 @@ class Launch:
         return [a.span for a in self.arguments if a.access & Access.WRITE]
 
 
+def pipeline(launch: Launch, device: "Device", indirect: bool = False) -> "Pipeline":
+    """The launch's kernel for this device, compiled when it is first asked for.
+
+    Raises KernelError where a simdgroup has other than 32 threads, as on an Intel Mac's GPU.
+    """
+    library = device.library(launch.shader)
+    found = library.pipeline(launch.kernel, dict(launch.constants), indirect)
+    if found.simd_width != SIMD_WIDTH:
+        raise KernelError(
+            f"kernel {launch.kernel!r}: expected simdgroups of {SIMD_WIDTH} threads, as Apple's "
+            f"GPUs have, found {found.simd_width} on {device.name}; choose another device"
+        )
+    return found
+
+
 def encode(launch: Launch, encoder: "Encoder", device: "Device") -> None:
     """Records the launch into an encoder."""
-    pipeline = device.library(launch.shader).pipeline(launch.kernel, dict(launch.constants))
     encoder.dispatch(
-        pipeline,
+        pipeline(launch, device),
         groups=launch.groups,
         threads=launch.threads,
         buffers=[(a.span.buffer, a.span.offset) for a in launch.arguments],

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tinyrvllm.kernels.launch import Launch, Span
+from tinyrvllm.kernels.launch import Launch, Span, pipeline
 from tinyrvllm.mtl import Buffer, Device
 from tinyrvllm.mtl.replay import IndirectCommands, Recording
 from tinyrvllm.runner.options import Options
@@ -76,10 +76,9 @@ class Program:
         )
         for phase in self.phases:
             for position, launch in enumerate(phase):
-                library = device.library(launch.shader)
                 buffers = [(a.span.buffer, a.span.offset) for a in launch.arguments]
                 self.commands.record(
-                    library.pipeline(launch.kernel, dict(launch.constants), indirect),
+                    pipeline(launch, device, indirect),
                     launch.groups,
                     launch.threads,
                     [*buffers, (self.constants, next(offsets))],
@@ -99,15 +98,10 @@ class Program:
 def _compile(device: Device, launches: Sequence[Launch], indirect: bool) -> None:
     """Makes the pipelines that are not there yet, several at once: compilers use one core each."""
     shaders = dict.fromkeys(launch.shader for launch in launches)
-    kernels = dict.fromkeys((launch.shader, launch.kernel, launch.constants) for launch in launches)
-
-    def pipeline(kernel: tuple[str, str, tuple[tuple[str, int | bool | float], ...]]) -> None:
-        shader, name, constants = kernel
-        device.library(shader).pipeline(name, dict(constants), indirect)
-
+    kernels = {(launch.shader, launch.kernel, launch.constants): launch for launch in launches}
     with ThreadPoolExecutor() as pool:
         list(pool.map(device.library, shaders))
-        list(pool.map(pipeline, kernels))
+        list(pool.map(lambda launch: pipeline(launch, device, indirect), kernels.values()))
 
 
 def _constant_offsets(launches: Sequence[Launch]) -> list[int]:
