@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tinyrvllm.soft.cpu import build, compiler
 from tinyrvllm.soft.msl import MSLError, diagnostics
+from tinyrvllm.soft.msl.constants import as_macros
 from tinyrvllm.soft.msl.preprocess import preprocess
 from tinyrvllm.soft.msl.translate import KernelUnit, Unit, translate
 
@@ -125,7 +126,7 @@ def refused(unit: Unit, kernels: dict[str, KernelUnit]) -> dict[str, str]:
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "corpus.cpp"
-        values = build._values(unit, {}) + ONE_KERNEL
+        values = as_macros(unit.constants, {}) + ONE_KERNEL
         source.write_text(build._program(unit, values, entries), encoding="utf-8")
         for lead in (build.LEAD, build.REST)[: 1 + two_sides]:
             flags = (*lead, *build._mode_flags(unit))

@@ -45,13 +45,26 @@ LOOPS: dict[str, tuple[str, np.ndarray]] = {
         "for (uint k = 0; k < 2; k++) { r += sometimes(i); }",
         np.where(LANES % 2, 2 * 16 * 16, 0),
     ),
+    "a constructor of a template type": (
+        "for (uint k = 0; k < 3; k++) if ((i + k) % 2) r += made<Sum>(1u);",
+        np.where(LANES % 2, 32, 16),
+    ),
+    "an instance of a template type": (
+        "for (uint k = 0; k < 3; k++) r += odd<Sum>(i + k);",
+        np.where(LANES % 2, 32, 16),
+    ),
     # An operand of one byte must not lie on one of four bytes that still waits.
     "operands of two sizes": (
         "r = i < 4 ? simd_sum(i + 256) : uint(simd_any(i == 9));",
         np.where(LANES < 4, 6 + 4 * 256, 1),
     ),
 }
-LOOP_FUNCTIONS = "uint sometimes(uint i) { return i % 2 ? simd_sum(i) : 0; }\n"
+LOOP_FUNCTIONS = """
+uint sometimes(uint i) { return i % 2 ? simd_sum(i) : 0; }
+struct Sum { uint r; Sum(uint v) { r = simd_sum(v); } };
+template <typename T> uint made(uint v) { return T(v).r; }
+template <typename T> uint odd(uint i) { if (i % 2) { T t(1); return t.r; } return 0; }
+"""
 
 
 @pytest.mark.parametrize("check", [False, True], ids=["normal", "checking"])

@@ -46,6 +46,8 @@ VALID = {
     "instantiation by decltype": "template <typename T> [[kernel]] void f(device T *a) { a[0] = T(1); }\n"
     'template [[host_name("f_half")]] [[kernel]] decltype(f<half>) f<half>;',
     "kernel in a namespace": "namespace n { constant float x = 2; kernel void k(device float *a) { a[0] = x; } }",
+    "methods of two spaces behind an access specifier": "struct S { float x; public: float f() device { return x; } "
+    "float f() thread { return x; } }; kernel void k(device S *s) { S t = s[0]; s[0].x = s[1].f() + t.f(); }",
     "lambda": body("auto f = [](float x) { return x * 2; }; a[0] = f(1);"),
     "pragma and static_assert": body(
         'static_assert(sizeof(half4) == 8, "size");\n#pragma unroll\nfor (short i = 0; i < 4; i++) a[i] += 1e-3;'

@@ -45,6 +45,13 @@ def test_an_error_in_our_headers_is_laid_where_the_user_asked_for_it() -> None:
     ]
 
 
+def test_our_own_shaders_are_a_user_s_files() -> None:
+    soft = Path(diagnostics.__file__).parents[1]
+    shader = soft.parent / "kernels" / "shaders" / "rmsnorm.metal"
+    files = (OURS, str(soft / "cpu" / "entry.h"), "msl_entries", str(shader), "user.metal")
+    assert [Diagnostic(f, 1, 1, "no").in_our_files for f in files] == [True, True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [

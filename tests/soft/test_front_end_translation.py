@@ -15,6 +15,7 @@ from tinyrvllm.soft.msl.arithmetic import integer
 from tinyrvllm.soft.msl.calls import Level
 from tinyrvllm.soft.msl.constants import FunctionConstant, as_macros
 from tinyrvllm.soft.msl.kernels import Param
+from tinyrvllm.soft.msl.preprocess import DEFINES, preprocess
 from tinyrvllm.soft.msl.tokens import Tokens
 from tinyrvllm.soft.msl.translate import Unit, translate
 
@@ -41,7 +42,7 @@ def test_translations(source: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("0x1F", 31), ("0XaL", 10), ("10u", 10), ("7UL", 7), ("(100 + 3)", 103), ("7 / 2", 3), ("1 << 4", 16),
+        ("0x1F", 31), ("0XaL", 10), ("10u", 10), ("7UL", 7), ("(100 + 3)", 103), ("7 / 2", 3), ("7 / 2 * 2", 6), ("1 << 4", 16),
         ("N * 32", 128), ("M", 8), ("K", None), ("a", None), ("2.5", None), ("1 +", None), ("1 / 0", None),
         ("7 % 4 - 2", 1), ("(3 > 2) & 1 | 4", 5), ("()", None),
     ],
@@ -70,19 +71,39 @@ def test_values_of_function_constants_are_exact() -> None:
 
 
 def test_tokens_know_brackets_and_places() -> None:
-    tokens = Tokens('a [b [c]] (d {e}) <f(g > h)> [[i]]\n# 7 "x.h" 3\n  j\n/* \n */ k', "t")
+    tokens = Tokens('a [b [c]] (d {e}) n<f(g > h)> [[i]]\n# 7 "x.h" 3\n  j\n/* \n */ k', "t")
     words = [t.text for t in tokens.list]
-    assert words[5] == "]]" and [tokens.after(i) for i in (1, 6, 8, 12)] == [6, 12, 11, 20]
+    assert words[5] == "]]" and [tokens.after(i) for i in (1, 6, 8, 13)] == [6, 12, 11, 21]
     assert [tokens.opening(i) for i in (5, 10, 11)] == [1, 8, 6]
     assert [tokens.place(words.index(x)) for x in "ajk"] == [(1, 1), (7, 3), (9, 5)]
     assert (tokens[-1], tokens[99], tokens.kind(-1), tokens.kind(99)) == ("", "", "", "")
     assert tokens.text(0, 6) == "a[b[c]]" and tokens.names(0, 4) == {"a", "b"}
+    nested = Tokens("x[ [[1]b] ] + y[ [ [z]] ]", "t")
+    assert [nested.after(1), nested.after(10)] == [8, 16]
+    assert [nested.opening(i) for i in (7, 15)] == [1, 10]
+    assert [nested.find(0, "+("), nested.find(9, "[(") , nested.find(9, "(")] == [8, 10, 16]
+    assert Tokens("a<b<c>, (d) < 2, 1 < 2, operator<, d> e", "t").after(1) == 22
+    assert Tokens("(q)", "t").opening(2) == 0 and not Tokens("operator<a", "t").opens_template(1)
+    assert Tokens("(T x_ y1 _z)", "t").text(0, 6) == "(T x_ y1 _z)"
     with pytest.raises(MSLError, match=r"t:1:3: error: expected '\]' to match this '\['"):
         Tokens("a [b", "t").after(1)
     with pytest.raises(MSLError, match=r"t:1:3: error: extraneous '\)'"):
         Tokens("a ) b", "t").opening(1)
     with pytest.raises(MSLError, match=r"^error: nothing"):
         raise Tokens("", "t").error(0, "nothing")
+
+
+def test_lines_and_columns_of_tokens() -> None:
+    tokens = Tokens('a\n  b /* \n\n */ c\n#line 7 "x.h"\nd\n# 9\n   e\n#pragma unroll (N)\nf # 3 "y.h"\ng', "t")
+    places = [(t.text, t.file, t.line, t.column) for t in tokens.list if t.kind == "name"]
+    assert places[:6] == [
+        ("a", "t", 1, 1), ("b", "t", 2, 3), ("c", "t", 4, 5), ("d", "x.h", 7, 1), ("e", "x.h", 9, 4), ("f", "x.h", 11, 1),
+    ]  # fmt: skip
+
+
+def test_what_the_preprocessor_is_asked() -> None:
+    asked = preprocess("text\n", 'a\\b"c', lambda *given: repr(given), [Path("i")], ["N=1"])
+    assert asked == repr(("#line 1 \"a/b'c\"\ntext\n", [Path("i")], [*DEFINES, "N=1"]))
 
 
 def unit(source: str) -> Unit:
@@ -108,6 +129,11 @@ def test_instances_of_a_template() -> None:
         'template [[host_name("d")]]\n kernel void f(device int *);\n'
         "template <typename T> [[max_total_threads_per_threadgroup(64)]] kernel void g(device T *a) { }\n"
         "template kernel void g(device int *);\n"
+        "template <typename T, int N = 3> [[max_total_threads_per_threadgroup(N * 32)]]\n"
+        "kernel void h(device T *a) { } template kernel void h<int>(device int *);\n"
+        "template <int N> [[max_total_threads_per_threadgroup(N)]] kernel\nvoid i(device int *a) { }\n"
+        "template kernel void i<12>(device int *);\n"
+        "[[max_total_threads_per_threadgroup(32)]] kernel void\nj\n(device int *a) { }\n"
     ).kernels
     kernels = [k.kernel for k in found.values()]
     assert [(k.name, k.function, k.max_total_threads, k.place) for k in kernels] == [
@@ -115,17 +141,29 @@ def test_instances_of_a_template() -> None:
         ("f<float>", "f<float>", 128, ("t", 4)),
         ("d", "*msl_instance88", None, ("t", 6)),
         ("g", "*msl_instance126", 64, ("t", 8)),
+        ("h<int>", "h<int>", 96, ("t", 10)),
+        ("i<12>", "i<12>", 12, ("t", 13)),
+        ("j", "j", 32, ("t", 15)),
     ]
-    assert [k.base for k in kernels] == ["f", "f", "f", "g"]
+    assert [k.base for k in kernels] == ["f", "f", "f", "g", "h", "i", "j"]
+
+
+def test_there_are_31_slots_for_buffers() -> None:
+    def kernel(count: int) -> str:
+        return f"kernel void k({', '.join(f'device int *b{i}' for i in range(count))}) {{ }}"
+
+    assert [p.index for p in unit(kernel(31)).kernels["k"].kernel.params] == list(range(31))
+    with pytest.raises(MSLError, match="must be between 0 and 30"):
+        unit(kernel(32))
 
 
 def test_parameters() -> None:
     found = unit(
         "struct In { device int *p; }; struct Out { In in; }; struct Plain { int a; };\n"
-        "struct Ref { constant int &r; }; struct Local { thread int *q; };\n"
+        "struct Ref { constant int &r; }; struct Local { thread int *q; }; struct Inner { constant int n = 1; };\n"
         "constant bool on [[function_constant(1)]];\n"
         "kernel void k(constant Out &o [[buffer(1)]], device float *q [[buffer(0)]],\n"
-        "  constant Plain *p [[buffer(0), function_constant(on)]], constant Ref &r, device Local *l,\n"
+        "  constant Plain *p [[buffer(0), function_constant(on)]], constant Ref &r, device Local *l, device Inner *n,\n"
         "  threadgroup int *t [[threadgroup(3)]], threadgroup int *u, threadgroup int &v,\n"
         "  const device int *c, uint2 g [[thread_position_in_grid]]) { }\n"
     ).kernels["k"]
@@ -135,10 +173,11 @@ def test_parameters() -> None:
         Param("p", "buffer", 0, "read", "constant Plain*", "on"),
         Param("r", "buffer", 2, "read", "constant Ref&", holds_addresses=True),
         Param("l", "buffer", 3, "read_write", "device Local*"),
+        Param("n", "buffer", 4, "read_write", "device Inner*"),
         Param("t", "threadgroup", 3, None, "threadgroup int*"),
         Param("u", "threadgroup", 0, None, "threadgroup int*"),
         Param("v", "threadgroup", 1, None, "threadgroup int&"),
-        Param("c", "buffer", 4, "read", "const device int*"),
+        Param("c", "buffer", 5, "read", "const device int*"),
         Param("g", "thread_position_in_grid", None, None, "uint2"),
     )
 
@@ -148,14 +187,22 @@ def test_constants_that_a_kernel_can_reach() -> None:
         "constant int a [[function_constant(1)]]; constant int b [[function_constant(2)]];\n"
         "constant int c [[function_constant(3)]]; constant int d = c + 1;\n"
         "constant bool e [[function_constant(4)]]; constant int f = is_function_constant_defined(e);\n"
-        "int helper() { return b; } kernel void k(device int *x) { helper(); }\n"
-        "kernel void l(device int *x) { d; } kernel void m(device int *x) { f; }\n"
+        "int helper(int y) { return b + y; } kernel void k(device int *x) { helper(x[0]); }\n"
+        "kernel void l(device int *x) { (d); (a); } kernel void m(device int *x) { f; }\n"
+        "constant int z [[function_constant(5)]]; struct S { int g() { return z; } };\n"
+        "kernel void n(device S *s) { s->g(); }\n"
     )
     found = unit(source)
     reached = {name: list(k.constants) for name, k in found.kernels.items()}
-    assert reached == {"k": [2], "l": [3], "m": [4]}
+    assert reached == {"k": [2], "l": [1, 3], "m": [4], "n": [5]}
     assert found.constants[4] == FunctionConstant("e", "bool", False)
     assert found.constants[1] == FunctionConstant("a", "int", True)
+
+
+def test_how_a_kernel_must_run_hangs_on_its_parameters_and_has_a_number_of_runtime_h() -> None:
+    found = unit("struct S { int f() { return simd_sum(1); } }; kernel void k(device S *s) { s->f(); }")
+    assert found.kernels["k"].level == Level.SIMDGROUPS
+    assert [int(level) for level in Level] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

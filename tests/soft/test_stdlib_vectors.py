@@ -72,6 +72,7 @@ TRUTHS = {
     # A comparison is a bool vector, whatever is done with it: true is 1.
     "variable_as_number": ("auto m = a < b; t = float4(m) == 1.0f;", lambda a, b: a < b),
     "argument_as_number": ("numbers(a < b) == 1.0f", lambda a, b: a < b),
+    "argument_on_the_right": ("1.0f == numbers(a < b)", lambda a, b: a < b),
     "result_as_number": ("uint4(smaller(a, b)) == 1u", lambda a, b: a < b),
     "sum_of_truths": (
         "bool4(float((a < b).x) + (a < b)[1] == a.x - a.x + select(0, 1, a.x < b.x) + (a.y < b.y))",

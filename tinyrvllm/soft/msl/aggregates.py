@@ -19,7 +19,7 @@ def restore(tokens: Tokens) -> None:
 def _constructors(tokens: Tokens, name: int, brace: int) -> list[tuple[int, int]]:
     """The ranges of the members of the class body at `brace` that are its constructors."""
     found, start, i = [], brace + 1, brace + 1
-    end = tokens.after(brace) - 1
+    end = tokens.after(brace)
     while i < end:
         if tokens[i] == tokens[name] and tokens[i - 1] not in ("~", "::", "<", ","):
             paren = tokens.after(i + 1) if tokens[i + 1] == "<" else i + 1

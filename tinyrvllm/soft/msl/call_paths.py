@@ -24,8 +24,8 @@ class CallPaths:
             if not f.name and events.has_event(f):
                 what = "a simd operation or barrier in an operator"
                 raise self._unsupported(f.at, what, "make it a function with a name")
-            for i in range(tokens.after(f.parameters), f.body[0] if f.late else 0):
-                if events.call(i):
+            for i in range(tokens.after(f.parameters), f.body[0]):
+                if f.late and events.call(i):
                     what = "a simd operation or barrier before the body of a constructor"
                     raise self._unsupported(i, what, "move it into the body")
         marked = events.names - events.values
@@ -34,7 +34,7 @@ class CallPaths:
             for f in events.functions
             if f.name in marked and (not f.late or events.has_event(f))
         ]
-        self._noting = {f for f in self._functions if f.body[1] and events.has_event(f)}
+        self._noting = {f for f in self._functions if events.has_event(f)}
         # An overload of an operation of metal_stdlib is called like the operation itself.
         own = {i for i in events.calls if tokens[i] in marked and not EVENT.fullmatch(tokens[i])}
         self._calls = [events.call(i) for i in sorted(own)]
@@ -55,7 +55,7 @@ class CallPaths:
         if tokens[paren] != "(":
             return False
         close = self._close(i)
-        later = [body for body in lambdas(tokens, paren, close)]
+        later = list(lambdas(tokens, range(paren, close)))
         inside = [
             k
             for k in self._events.places
@@ -113,8 +113,8 @@ class CallPaths:
             tokens[f.parameters] += "MSL_CALLER" if none else "MSL_CALLER_AND "
         if f in self._noting:
             tokens[f.body[0]] += " MSL_ENTER;"
-            before = f.at
-            while before > 0 and tokens[before - 1] not in (";", "{", "}"):
-                before -= 1
+            for before in reversed(range(f.at)):
+                if tokens[before] in (";", "{", "}"):
+                    break
                 if tokens[before] == "constexpr":  # such a function never is
                     tokens[before] = ""

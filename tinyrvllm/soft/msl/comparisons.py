@@ -42,12 +42,10 @@ class Comparisons:
         for i in range(start, end):
             if tokens[i] == "<" and i not in self._opening and (close := self._template(i)):
                 self._opening[i], self._closing[close] = close, i
-        done = start
         for i in range(start, end):
-            if i >= done and self._compares(i):
+            if self._compares(i):
                 first, last = self._first(i), self._last(i)
-                done = last + 1
-                if start < first and not self._scalar(first, last):
+                if not self._scalar(first, last):
                     self._found[first] = last
 
     def _compares(self, i: int) -> bool:
@@ -126,13 +124,8 @@ class Comparisons:
         return True
 
     def _enclosing(self, i: int) -> int:
-        """The bracket around token `i`; -1 or a semicolon where there is none."""
-        tokens, semicolons = self._tokens, 0
-        while i > 0 and semicolons < 3:  # the header of a `for` has two
-            i -= 1
-            if tokens[i] in ("(", "{", "["):
-                return i
-            if tokens[i] in (")", "}", "]", "]]"):
-                i = tokens.opening(i)
-            semicolons += tokens[i] == ";"
-        return i
+        """The bracket around token `i` of a function's body."""
+        tokens = self._tokens
+        while tokens[i - 1] not in ("(", "{", "["):
+            i = tokens.opening(i - 1) if tokens[i - 1] in (")", "}", "]", "]]") else i - 1
+        return i - 1

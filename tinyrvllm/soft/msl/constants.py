@@ -55,7 +55,7 @@ def collect(tokens: Tokens, declarations: list[Declaration]) -> dict[int, Functi
         if index in found and found[index] != constant:
             raise tokens.error(start, f"function_constant index {index} is used twice")
         found[index] = constant
-        tokens.blank(d.start, d.end - 1)
+        tokens.blank(d.start, marks[0])
         tokens[d.start] = f"MSL_FUNCTION_CONSTANT({ctype}, {d.name}, {index})"
     for i in range(len(tokens)):
         if tokens[i] == "is_function_constant_defined" and tokens[i + 1] == "(":

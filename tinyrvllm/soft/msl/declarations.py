@@ -1,10 +1,12 @@
 """Finds the declarations at namespace scope: functions, types, variables, instantiations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tinyrvllm.soft.msl.tokens import Tokens
 
+NOWHERE = (0, 0)  # the tokens of what is not there
 _TYPE_KEYWORDS = ("struct", "class", "union", "enum")
 _NOT_A_FUNCTION = ("decltype", "alignas", "static_assert", "__attribute__", "requires", "sizeof")
 
@@ -18,8 +20,8 @@ class Declaration:
     scope: str  # "outer::inner::", or "" outside every namespace
     start: int
     end: int
-    parameters: tuple[int, int] = (0, 0)  # with their parentheses; functions only
-    body: tuple[int, int] = (0, 0)  # with its braces; functions only
+    parameters: tuple[int, int] = NOWHERE  # with their parentheses; functions only
+    body: tuple[int, int] = NOWHERE  # with its braces; functions only
     template: bool = False
 
 
@@ -52,14 +54,14 @@ def _namespace(tokens: Tokens, i: int) -> tuple[str, int] | None:
     if tokens[j] != "namespace":
         return None
     brace = tokens.find(j, "{;")
-    if tokens[brace] != "{" or "=" in (tokens[k] for k in range(j, brace)):
+    if tokens[brace] != "{":  # namespace a = b;
         return None
     name = tokens.text(j + 1, brace)
     return (name + "::" if name else ""), brace + 1
 
 
 def _declaration(tokens: Tokens, start: int, scope: str) -> Declaration:
-    i, parameters, is_type, assigned = start, (0, 0), False, False
+    i, parameters, is_type, assigned = start, NOWHERE, False, False
     template = tokens[start] == "template" and tokens[start + 1] == "<"
     if tokens[start] == "template" and not template:
         end = tokens.find(start, ";") + 1
@@ -101,17 +103,10 @@ def _names_a_function(tokens: Tokens, paren: int) -> bool:
 
 
 def _name_before(tokens: Tokens, paren: int) -> str:
-    """The function's name: what stands before its parameters, less template arguments."""
-    i, depth = paren - 1, 0
-    while i > 0:
-        if tokens[i] == ">":
-            depth += 1
-        elif tokens[i] == "<":
-            depth -= 1
-        elif depth == 0:
-            break
-        i -= 1
-    return tokens[i]
+    """The function's name, less template arguments; the last sign of an operator."""
+    i = paren - 1
+    is_template = tokens[i] == ">" and "operator" not in (tokens[i - 1], tokens[i - 2])
+    return tokens[tokens.opening(i) - 1] if is_template else tokens[i]
 
 
 def _declared_name(tokens: Tokens, start: int, end: int, parameters: tuple[int, int]) -> str:
@@ -125,10 +120,8 @@ def _declared_name(tokens: Tokens, start: int, end: int, parameters: tuple[int, 
                 continue  # a template parameter, or enum class
             after = (j for j in range(i + 1, end) if tokens.kind(j) == "name")
             return tokens[next((j for j in after if tokens[j] not in _TYPE_KEYWORDS), end)]
-    stop = start
-    while stop < end and tokens[stop] not in ("=", "[", "[[", ";"):
-        stop += 1
-    if tokens[start] == "typedef":
-        stop = end
-    names = [i for i in range(start, stop) if tokens.kind(i) == "name"]
-    return tokens[names[-1]] if names else ""
+    declarator: Iterable[int] = range(start, end)
+    if tokens[start] != "typedef":
+        declarator = takewhile(lambda i: tokens[i] not in ("=", "[", "[["), declarator)
+    names = [tokens[i] for i in declarator if tokens.kind(i) == "name"]
+    return names[-1] if names else ""

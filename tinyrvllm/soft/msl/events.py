@@ -33,6 +33,7 @@ _MATRIX = r"simdgroup_(?:load|store|multiply\w*|matrix|\w+8x8)"
 EVENT = re.compile(f"{_MEETING}|{_MATRIX}")
 # Those at which all lanes wait: a matrix is the business of lane 0 alone (simdgroup_matrix.h).
 MEETING = re.compile(_MEETING)
+_NO_OPERANDS = (*CONTROL, *EXPRESSION_WORDS)
 
 
 class Events:
@@ -107,7 +108,7 @@ class Events:
         types = template_types(tokens)
         self._made = types if late - {"operator"} else set()
         self._find_values(types | aliases(tokens) | {"auto"})
-        return {f.name for f in self.functions if any(map(self._unknown, range(*f.body)))}
+        return {f.name for f in self.functions if any(map(self.unknown, range(*f.body)))}
 
     def _find_values(self, unknown: set[str]) -> None:
         """The calls of variables whose type may be that of a function: one of `unknown`."""
@@ -121,7 +122,7 @@ class Events:
             for i in range(f.parameters, f.body[1]):
                 if types.get(i):
                     local[tokens[i]] = types[i]
-                elif i in self._own or tokens[i + 1] != "(" or i < f.body[0]:
+                elif i in self._own or tokens[i + 1] != "(" or i not in range(*f.body):
                     continue
                 elif tokens.kind(i) == "name":
                     member = tokens[i - 1] in (".", "->")
@@ -131,7 +132,7 @@ class Events:
                 elif tokens[i] in (")", "}", "]") and self.callee(i) < i:
                     self._value_calls.add(i)
 
-    def _unknown(self, i: int) -> bool:
+    def unknown(self, i: int) -> bool:
         """Whether a function without a place, or a constructor, may be called at `i`."""
         return i in self._value_calls or self.tokens[i] in self._made
 
@@ -141,22 +142,33 @@ class Events:
 
     def callee(self, i: int) -> int:
         """Where the expression begins that is called by the parenthesis behind `i`; `i` if none."""
-        tokens, first = self.tokens, i
+        tokens = self.tokens
         if tokens[i] in (")", "}", "]"):
             first = tokens.opening(i)
-            inside, before = first + 1, tokens[first - 1]
-            if tokens[first] == "(" and tokens[inside] == "*" and tokens.kind(first - 1) != "name":
+            if tokens[first] == "(" and tokens[first + 1] == "*" and tokens.kind(first - 1) != "name":
                 return first
-            if before == ">":
-                first = tokens.opening(first - 1)
-            first -= 1
-            if tokens.kind(first) != "name" or tokens[first] in (*CONTROL, *EXPRESSION_WORDS):
+            name = first - 1 if tokens[first - 1] != ">" else tokens.opening(first - 1) - 1
+            if tokens.kind(name) != "name" or tokens[name] in _NO_OPERANDS:
                 return i
-        while tokens[first - 1] in (".", "->", "::"):
-            first -= 2
-            if tokens[first] in (")", "]", ">"):
-                return self.callee(first) if tokens[first] != ">" else tokens.opening(first) - 1
-        return first
+        return self._start(i)
+
+    def _start(self, i: int) -> int:
+        """Where the expression begins that ends at `i`, a name, a call, a subscript or the like."""
+        tokens = self.tokens
+        if tokens[i] in (")", "]", "}", ">"):
+            i = tokens.opening(i)
+            condition = tokens[i - 1] == ")" and tokens[tokens.opening(i - 1) - 1] in CONTROL
+            if condition or tokens[i - 1] == "}" or not self._ends_an_operand(i - 1):
+                return i
+            return self._start(i - 1)
+        if tokens[i - 1] not in (".", "->", "::"):
+            return i
+        return self._start(i - 2) if self._ends_an_operand(i - 2) else i - 1
+
+    def _ends_an_operand(self, i: int) -> bool:
+        word = self.tokens[i]
+        name = self.tokens.kind(i) == "name" and word not in _NO_OPERANDS
+        return name or word in (")", "]", "}", ">")
 
     def call(self, i: int) -> int:
         """The parenthesis of the call whose name is at `i`, if it may come to an event; else 0."""
@@ -175,13 +187,13 @@ class Events:
         return (
             bool(words & self.names)
             or any(map(MEETING.fullmatch, words))
-            or (f.name in self.names and any(map(self._unknown, range(*f.body))))
+            or (f.name in self.names and any(map(self.unknown, range(*f.body))))
         )
 
     def _unnamed_lambda(self) -> bool:
         """Whether a lambda with an event has no name of its own."""
         tokens, named = self.tokens, {f.body[0] for f in self.functions}
-        for body in lambdas(tokens, 0, len(tokens)):
+        for body in lambdas(tokens, range(len(tokens))):
             inside = tokens.names(body.start, body.stop)
             if body.start not in named and (
                 inside & self.names or any(map(EVENT.fullmatch, inside))

@@ -6,7 +6,7 @@ that execute.py hands in; `k` counts the steps found here.
 
 from dataclasses import dataclass
 
-from tinyrvllm.soft.msl.declarations import Declaration
+from tinyrvllm.soft.msl.declarations import NOWHERE, Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
 _ASSIGNMENTS = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=")
@@ -65,7 +65,7 @@ class Follower:
             return end + 1
         label = self._label(i, end)
         step = self._step(i, label)
-        if label != (0, 0):
+        if label != NOWHERE:
             self._values.append((end, step, label))
         return end + 1
 
@@ -85,7 +85,7 @@ class Follower:
         self._ends.append(end - 1)
         return end
 
-    def _step(self, i: int, label: tuple[int, int] = (0, 0)) -> int:
+    def _step(self, i: int, label: tuple[int, int] = NOWHERE) -> int:
         place = self._tokens.list[i]
         self.steps.append(Step(place.file, place.line, self._tokens.text(*label)))
         step = len(self.steps) - 1
@@ -94,7 +94,7 @@ class Follower:
 
     def _end(self, i: int) -> int:
         """The semicolon that ends a simple statement."""
-        while i < len(self._tokens) and self._tokens[i] != ";":
+        while self._tokens[i] not in (";", "}"):
             i = self._tokens.after(i) if self._tokens[i] in ("{", "(", "[") else i + 1
         return i
 
@@ -102,24 +102,15 @@ class Follower:
         """The tokens that name what is assigned: `x`, `a[i]`, `p->n`; empty where nothing is."""
         tokens = self._tokens
         i = start
-        while i < end and tokens[i] not in _ASSIGNMENTS:
-            if tokens[i] in ("++", "--", "(", "return"):  # not to be evaluated twice
-                return 0, 0
+        while tokens[i] not in _ASSIGNMENTS:
+            if i == end or tokens[i] in ("++", "--", "(", "return"):  # not to be evaluated twice
+                return NOWHERE
             i = tokens.after(i) if tokens[i] in ("[", "{") else i + 1
-        if i == end:
-            return 0, 0
         first = i - 1  # back over `.x`, `->x` and `[...]` to the name
-        while tokens[first] == "]" or tokens[first - 1] in (".", "->"):
-            first = self._opening(first) - 1 if tokens[first] == "]" else first - 2
-        if tokens.kind(first) != "name" or first < start:
-            return 0, 0
+        while tokens[first] in ("]", "]]") or tokens[first - 1] in (".", "->"):
+            index = tokens[first] in ("]", "]]")
+            first = tokens.opening(first) - 1 if index else first - 2
+        if tokens.kind(first) != "name":
+            return NOWHERE
         is_array = first > start and "[" in (tokens[k] for k in range(first, i))
-        return (0, 0) if is_array and tokens[start] != "*" else (first, i)
-
-    def _opening(self, closing: int) -> int:
-        depth = 0
-        for i in range(closing, -1, -1):
-            depth += (self._tokens[i] == "]") - (self._tokens[i] == "[")
-            if depth == 0:
-                return i
-        return 0
+        return NOWHERE if is_array and tokens[start] != "*" else (first, i)

@@ -1,13 +1,13 @@
 """Functions with a body, lambdas, template parameters and variables, as far as tokens tell."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinyrvllm.soft.msl.declarations import Declaration
+from tinyrvllm.soft.msl.declarations import NOWHERE, Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
-CONTROL = ("if", "for", "while", "switch", "return", "sizeof", "decltype", "alignas")
+CONTROL = ("if", "constexpr", "for", "while", "switch", "return", "sizeof", "decltype", "alignas")
 EXPRESSION_WORDS = ("return", "case", "else", "do", "template", "typename", "operator")
 _BEFORE_A_TYPE = ("(", ",", ";", "{", "}", "const", "device", "constant", "thread", "threadgroup")
 _BEFORE_A_LAMBDA = ("(", ",", "=", "return", "{", "}", ";", "?", ":", "&&", "||")
@@ -23,9 +23,9 @@ class Function:
     late: bool = False  # takes its place last, by default: constructors and operator()
 
 
-def lambdas(tokens: Tokens, start: int, end: int) -> Iterator[range]:
-    """The bodies of the lambdas in start..end, with their braces."""
-    for i in range(start, end):
+def lambdas(tokens: Tokens, inside: range) -> Iterator[range]:
+    """The bodies of the lambdas that begin inside, with their braces."""
+    for i in inside:
         if tokens[i] == "[" and tokens[i - 1] in _BEFORE_A_LAMBDA:
             brace = tokens.find(tokens.after(i), "{;")
             if tokens[brace] == "{":
@@ -40,36 +40,37 @@ def functions(tokens: Tokens, d: Declaration) -> Iterator[Function]:
         at = named[-1] if named else d.start
         name = d.name if named and "operator" not in head else ""
         yield Function(name, at, d.parameters[0], d.body)
-    i = d.body[0] if d.kind == "function" else d.start
-    while i < d.end:
+    before_a_body: Sequence[int] = ()  # initializers look like methods
+    for i in range(d.body[0] if d.kind == "function" else d.start, d.end):
         if tokens[i] == "[" and tokens[i - 1] == "=" and tokens[i - 3] == "auto":
             paren = tokens.after(i)
-            body = tokens.find(tokens.after(paren), "{") if tokens[paren] == "(" else 0
-            if body:
+            if tokens[paren] == "(":
+                body = tokens.find(tokens.after(paren), "{")
                 yield Function(tokens[i - 2], i - 2, paren, (body, tokens.after(body)))
-        elif d.kind == "type" and tokens.kind(i) == "name" and tokens[i] not in CONTROL:
+        elif d.kind == "type" and tokens.kind(i) == "name" and i not in before_a_body:
             for method in _method(tokens, i, d.name):
                 yield method
-                i = max(i, method.body[0])
-        i += 1
+                before_a_body = range(i, method.body[0])
 
 
 def _method(tokens: Tokens, i: int, type_name: str) -> Iterator[Function]:
     """The method whose name is at `i`, if one is: the calls in methods end neither in { nor so."""
+    if tokens[i] in CONTROL:
+        return
     paren = i + 1
     if tokens[i] == "operator":
-        paren = tokens.find(i + (3 if tokens[i + 1] == "(" else 1), "(")
+        paren = tokens.find(i + 2, "(")  # behind that of operator()
     if tokens[paren] != "(":
         return
     end = _past_qualifiers(tokens, tokens.after(paren))
     late = tokens[i] == type_name or (tokens[i] == "operator" and tokens[i + 1] == "(")
     name = type_name if late else "" if tokens[i] == "operator" else tokens[i]
-    if late and tokens[end] == ":":  # a constructor's initializers
-        end = tokens.find(end, "{;")
+    for bracket in _initializers(tokens, end) if late else ():
+        end = tokens.after(bracket)
     if tokens[end] == "{":
         yield Function(name, i, paren, (end, tokens.after(end)), late)
     elif tokens[end] == ";" and name and not late and declares_variable(tokens, i):
-        yield Function(name, i, paren, (0, 0))
+        yield Function(name, i, paren, NOWHERE)
 
 
 def _past_qualifiers(tokens: Tokens, i: int) -> int:
@@ -80,21 +81,23 @@ def _past_qualifiers(tokens: Tokens, i: int) -> int:
 
 def initialized(tokens: Tokens, f: Function) -> Iterator[int]:
     """The members in a constructor's initializer list, `: a(1), b{2}`."""
-    if f.late:
-        for k in range(tokens.after(f.parameters), f.body[0]):
-            if tokens[k] in ("(", "{") and tokens[k - 2] in (":", ","):
-                yield k - 1
+    after = _past_qualifiers(tokens, tokens.after(f.parameters))
+    yield from (bracket - 1 for bracket in _initializers(tokens, after))
+
+
+def _initializers(tokens: Tokens, i: int) -> Iterator[int]:
+    """The opening brackets of `: a(1), b{2}` at `i`, if a list is there."""
+    while tokens[i] in (":", ","):
+        bracket = tokens.find(i, "({")
+        yield bracket
+        i = tokens.after(bracket)
 
 
 def template_heads(tokens: Tokens) -> Iterator[int]:
     """The tokens inside all `template <...>`."""
     for i in range(len(tokens)):
         if tokens[i] == "template" and tokens[i + 1] == "<":
-            depth, k = 1, i + 2
-            while depth and k < len(tokens):  # a `<` that compares ends no later than the head
-                depth += (tokens[k] == "<" and tokens[k - 1] != ")") - (tokens[k] == ">")
-                k += 1
-            yield from range(i + 2, k - 1)
+            yield from range(i + 2, tokens.after(i + 1) - 1)
 
 
 def template_types(tokens: Tokens) -> set[str]:
@@ -134,7 +137,7 @@ def call(tokens: Tokens, i: int) -> int:
     after = i + 1
     if tokens[after] == "<":
         depth = 0
-        while after < len(tokens) and tokens[after] not in (";", "{", "&&", "||"):
+        while tokens[after] not in (";", "{", "&&", "||", ""):
             depth += (tokens[after] == "<") - (tokens[after] == ">")
             after = tokens.after(after) if tokens[after] == "(" else after + 1
             if depth == 0:

@@ -1,5 +1,6 @@
 """The kernels of a unit: names, parameters, limits, explicit instantiations."""
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -142,8 +143,8 @@ def _template_values(tokens: Tokens, d: Declaration, arguments: str) -> dict[str
     for k, (start, end) in enumerate(_split(tokens, d.start + 2, tokens.after(d.start + 1) - 1)):
         text, _, default = tokens.text(start, end).partition("=")
         names = re.findall(r"\w+", text)
-        if names and (k < len(given) or default):
-            values[names[-1]] = given[k] if k < len(given) else default
+        if names:
+            values[names[-1]] = [*given[k:], default][0]
     return values
 
 
@@ -230,15 +231,15 @@ def _params(tokens: Tokens, d: Declaration, pointing: set[str]) -> tuple[Param, 
 
 def _split(tokens: Tokens, start: int, end: int) -> list[tuple[int, int]]:
     """The ranges between the commas that stand in no bracket."""
-    out, i, begin = [], start, start
-    while i < end:
-        if tokens[i] in ("(", "[", "[[", "{") or (tokens[i] == "<" and tokens.kind(i - 1) == "name"):
-            i = tokens.after(i)
+    out, begin, bracket = [], start, range(0)
+    for i in range(start, end):
+        if i in bracket:
             continue
-        if tokens[i] == ",":
+        if tokens[i] in ("(", "[", "[[", "{") or (tokens[i] == "<" and tokens.opens_template(i)):
+            bracket = range(i, tokens.after(i))
+        elif tokens[i] == ",":
             out.append((begin, i))
             begin = i + 1
-        i += 1
     if begin < end:
         out.append((begin, end))
     return out
@@ -269,7 +270,7 @@ def _param(tokens: Tokens, start: int, end: int, before: list[Param]) -> Param:
     if pointer and words & {"device", "constant", "threadgroup"}:  # Metal numbers these itself
         kind = "threadgroup" if "threadgroup" in words else "buffer"
         taken = {p.index for p in before if p.kind == kind}
-        index = next(i for i in range(BUFFER_SLOTS + 1) if i not in taken)
+        index = next(i for i in itertools.count() if i not in taken)
         return _memory(tokens, start, Param(name, kind, index, None, ctype, presence), words)
     raise tokens.error(
         start, f"kernel parameter '{name}' has no [[buffer(n)]] or built-in attribute"

@@ -25,8 +25,8 @@ def methods(tokens: Tokens) -> None:
         elif tokens[i] in _SPACES and braces and _qualifies(tokens, i):
             start = _start(tokens, i)
             signature = re.escape(tokens.text(start, i))
-            if re.search(r"[{};]" + signature, tokens.text(braces[-1], start)):
-                tokens.blank(start, _end(tokens, i + 1))
+            if re.search(r"[{};:]" + signature, tokens.text(braces[-1], start)):
+                tokens.blank(start, _end(tokens, i))
             else:
                 tokens[i] = ""
 
@@ -57,7 +57,7 @@ def array_parameters(tokens: Tokens) -> None:
             first -= 1
         if tokens[first - 1] not in ("(", ","):
             continue
-        j = i + 1
+        j = i
         while tokens.kind(j) == "name" or tokens[j] in ("::", "<"):
             j = tokens.after(j) if tokens[j] == "<" else j + 1
         if tokens[j] == "[" and tokens.kind(j - 1) == "name" and j > i + 2:
@@ -80,7 +80,7 @@ def _qualifies(tokens: Tokens, i: int) -> bool:
 
 def _start(tokens: Tokens, i: int) -> int:
     """The first token of the member whose qualifier is at `i`."""
-    while i > 0 and tokens[i - 1] not in ("{", "}", ";", ""):
+    while tokens[i - 1] not in ("{", "}", ";", ""):
         if tokens[i - 1] == ":" and tokens[i - 2] in ("public", "private", "protected"):
             break
         i -= 1
@@ -89,15 +89,13 @@ def _start(tokens: Tokens, i: int) -> int:
 
 def _end(tokens: Tokens, i: int) -> int:
     """The position after the member's body, its initializer list included."""
-    initializers = False
     while tokens[i] != ";":
         if tokens[i] == "(":
             i = tokens.after(i)
         elif tokens[i] == "{":
             i = tokens.after(i)
-            if not (initializers and tokens[i] in (",", "{")):  # a(b), c{d} { body }
+            if tokens[i] not in (",", "{"):  # a(b), c{d} { body }
                 return i + (tokens[i] == ";")
         else:
-            initializers |= tokens[i] == ":"
             i += 1
     return i + 1

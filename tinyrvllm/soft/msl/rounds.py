@@ -26,7 +26,7 @@ class Rounds:
         self._places = [
             i
             for i in events.places
-            if pattern.fullmatch(tokens[i]) or tokens[i] in names or events.calls_value(i)
+            if pattern.fullmatch(tokens[i]) or tokens[i] in names or events.unknown(i)
         ]
         self._always: set[str] = set()  # functions in which all lanes meet
         self._find_functions_that_meet()
@@ -92,7 +92,7 @@ class Rounds:
         while i < end:
             if self._tokens[i] == "continue":
                 return True
-            if self._tokens[i] in ("for", "while", "do") and i > start:
+            if self._tokens[i] in ("for", "while", "do"):
                 i = _end(self._tokens, i)
             else:
                 i += 1
@@ -105,10 +105,7 @@ class Rounds:
             return False
         if tokens[i] == "{" and end == tokens.after(i):
             i += 1
-        while i < end:
-            after = _end(tokens, i)
-            if i <= event < after:
-                break
+        while not i <= event < (after := _end(tokens, i)):
             i = after
         if tokens[i] == "{":
             return self._surely_met(event, i, after)
@@ -124,7 +121,7 @@ class Rounds:
 
     def _meets(self, event: int) -> bool:
         word = self._tokens[event]
-        return bool(MEETING.fullmatch(word) or EVENT.fullmatch(word)) or word in self._always
+        return bool(EVENT.fullmatch(word)) or word in self._always
 
     def conditional(self, start: int, event: int) -> bool:
         """Whether some lanes may pass by `event`, in an expression that begins at `start`."""
@@ -154,15 +151,11 @@ def _end(tokens: Tokens, i: int) -> int:
     word = tokens[i]
     if word == "{":
         return tokens.after(i)
-    if word == "_Pragma":
-        return _end(tokens, tokens.after(i + 1))
     if word in ("if", "for", "while", "switch"):
         end = _end(tokens, tokens.after(tokens.find(i, "(")))
         return _end(tokens, end + 1) if word == "if" and tokens[end] == "else" else end
     if word == "do":
         return tokens.find(_end(tokens, i + 1), ";") + 1
-    if word in ("case", "default"):
-        return tokens.find(i, ":") + 1
-    while i < len(tokens) and tokens[i] not in (";", "}"):
+    while tokens[i] not in (";", "}", ""):
         i = tokens.after(i) if tokens[i] in ("(", "[", "[[", "{") else i + 1
     return i + 1 if tokens[i] == ";" else i

@@ -1,5 +1,6 @@
 """Where Metal and C++ spell a thing differently: literals, vector constructors, vector casts."""
 
+import itertools
 import re
 
 from tinyrvllm.soft.msl.functions import lambdas
@@ -65,7 +66,7 @@ def braces(tokens: Tokens) -> None:
             continue
         end = tokens.after(i) - 1
         inside = {tokens[k] for k in range(i + 1, end)}
-        if tokens.kind(i - 2) in ("name", "sign") and end > i + 1 and not inside & {"{", ";", "="}:
+        if end > i + 1 and not inside & {"{", ";", "="}:
             tokens[i], tokens[end] = "metal::braced(", ")"
 
 
@@ -74,12 +75,11 @@ def subscripts(tokens: Tokens) -> None:
 
     There `i` may be of a class that converts to an integer, with which clang indexes no vector.
     """
-    for body in lambdas(tokens, 0, len(tokens)):
+    for body in lambdas(tokens, range(len(tokens))):
         if tokens[body.start - 1] != ")" or tokens[body.start - 3] != "auto":
             continue
-        inside = range(body.start, body.stop - 1)
-        local = {tokens[k + 1] for k in inside if tokens[k] == "auto" and tokens[k + 2] == "="}
-        for k in inside:
+        local = {tokens[k + 1] for k in body if tokens[k] == "auto" and tokens[k + 2] == "="}
+        for k in body:
             indexed = tokens[k] == "[" and tokens[k + 1] in local and tokens[k + 2] == "]"
             if indexed and tokens.kind(k - 1) == "name" and tokens[k - 2] in ("(", "="):
                 tokens[k] += f"metal::detail::index<decltype({tokens[k - 1]})>("
@@ -94,7 +94,7 @@ def _possible_vectors(tokens: Tokens) -> set[str]:
         elif tokens[i] == "using" and tokens[i + 2] == "=":
             names.add(tokens[i + 1])
             if tokens[i - 1] != ">":  # a function may deduce through an alias template
-                _name_bool_vectors(tokens, i + 2)
+                _name_bool_vectors(tokens, i)
         elif tokens[i] == "typedef":
             end = tokens.find(i, ";{")
             if tokens[end] == ";" and tokens.kind(end - 1) == "name":
@@ -122,11 +122,7 @@ def _qualified(tokens: Tokens, i: int) -> int:
     while tokens[i - 1] == "::":
         i -= 2
         if tokens[i] == ">":
-            depth = 1
-            while depth and i > 0:
-                i -= 1
-                depth += (tokens[i] == ">") - (tokens[i] == "<")
-            i -= 1
+            i = tokens.opening(i) - 1
     return i - (tokens[i - 1] == "typename")
 
 
@@ -149,9 +145,10 @@ def _initializes(tokens: Tokens, i: int, name: int) -> bool:
     end = tokens.after(name + 1) - 1
     if tokens[end + 1] != ";" or end == name + 2:
         return False
-    types = (k for k in range(name + 2, end) if _TYPE.fullmatch(tokens[k]) and tokens[k + 1] != "(")
-    pairs = (k for k in range(name + 2, end) if tokens.kind(k) == tokens.kind(k + 1) == "name")
-    return not any(types) and not any(pairs)
+    inside = range(name + 2, end)
+    types = any(_TYPE.fullmatch(tokens[k]) and tokens[k + 1] != "(" for k in inside)
+    pairs = any(tokens.kind(k) == tokens.kind(j) == "name" for k, j in itertools.pairwise(inside))
+    return not types and not pairs
 
 
 def _cast(tokens: Tokens, i: int, names: set[str]) -> None:

@@ -75,7 +75,7 @@ def _first_name(tokens: Tokens, i: int) -> int | None:
 
     A pointer or reference *to* threadgroup memory is an ordinary local variable.
     """
-    j = i + 1
+    j = i
     while tokens[j] not in ("[", ",", ";", "*", "&", "=", "(", "{", ")", ""):
         j = tokens.after(j) if tokens[j] == "<" else j + 1
     return j - 1 if tokens[j] in ("[", ",", ";") and j > i + 2 else None
@@ -85,7 +85,7 @@ def _statement(tokens: Tokens, i: int, name: int, count: int) -> int:
     """Rewrites one declaration statement; returns the number of variables so far."""
     end = tokens.find(i, ";")
     ctype, out = tokens.text(i + 1, name), ""
-    while name < end:
+    while tokens[name - 1] != ";":
         after = name + 1
         while tokens[after] == "[":
             after = tokens.after(after)

@@ -109,7 +109,7 @@ class Tokens:
         right, depth, i = _CLOSERS[left], 0, opening
         while i < len(self.list):
             x = self.list[i].text
-            if x == left:
+            if x == left and (x != "<" or self.opens_template(i)):
                 depth += 1
             elif x == right:
                 depth -= 1
@@ -137,7 +137,7 @@ class Tokens:
             depth += step.get(self[i], 0)
             if depth <= 0:
                 return i
-            i -= 1
+            i = self.opening(i) - 1 if right == ">" and self[i] == ")" else i - 1
         raise self.error(closing, f"extraneous '{right}'")
 
     def place(self, i: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ _NOT_HERE = {
     "visible function tables are": r"visible_function_table|intersection_function_table",
     "render pipelines are": r"vertex|fragment|object_data|mesh|render_grid",
 }
-_NOT_HERE_PATTERN = re.compile("|".join(f"({p})" for p in _NOT_HERE.values()))
+_NOT_HERE_PATTERN = re.compile("|".join(_NOT_HERE.values()))
 
 
 def words(tokens: Tokens) -> None:
@@ -32,9 +32,8 @@ def words(tokens: Tokens) -> None:
         deleted = token.text == "delete" and tokens[i - 1] == "="
         if token.text in _NOT_METAL and not deleted:
             raise tokens.error(i, f"'{token.text}' is not supported in Metal")
-        match = _NOT_HERE_PATTERN.fullmatch(token.text)
-        if match and _is_used_as_metal(tokens, i, token.text):
-            what = list(_NOT_HERE)[(match.lastindex or 1) - 1]
+        if _NOT_HERE_PATTERN.fullmatch(token.text) and _is_used_as_metal(tokens, i, token.text):
+            what = next(w for w, p in _NOT_HERE.items() if re.fullmatch(p, token.text))
             raise tokens.error(
                 i, f"'{token.text}': {what} not supported by the software device"
             )
