@@ -128,6 +128,16 @@ def test_recursion_is_refused() -> None:
         library("float f(float x) {\n  return x > 0 ? f(x - 1) : 0;\n}\n" + body("a[0] = f(1);"))
 
 
+def test_recursion_through_another_function_is_refused() -> None:
+    source = (
+        "float g(float);\nfloat f(float x) {\n  return g(x);\n}\n"
+        "float g(float x) {\n  return x > 0 ? f(x - 1) : f(0);\n}\n"
+    )
+    with pytest.raises(MSLError, match="user.metal:8:.*recursive call of 'f' is not supported"):
+        library(source + body("a[0] = f(1);"))
+    library(source.replace("? f(x - 1) : f(0)", "? x : 0") + body("a[0] = f(1);"))
+
+
 def test_the_caret_stands_under_what_the_user_wrote() -> None:
     with pytest.raises(MSLError) as error:
         library(body("    a[0]  =  float4(1.0) .x  + missing;"))

@@ -56,7 +56,7 @@ def translate(preprocessed: str, filename: str, follow: bool = False) -> Unit:
     found = list(declarations.scan(tokens))
     follower = Follower(tokens, found) if follow else None
     graph = CallGraph(tokens, found)
-    unsupported.recursion(tokens, found, graph)
+    unsupported.recursion(tokens, found)
     per_lane = any(t.text == "thread_elements" for t in tokens.list)
     events = Events(tokens, found)
     graph.waits |= events.names

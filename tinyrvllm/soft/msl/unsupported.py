@@ -2,9 +2,11 @@
 
 import functools
 import re
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
-from tinyrvllm.soft.msl.calls import CallGraph
 from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
@@ -34,9 +36,7 @@ def words(tokens: Tokens) -> None:
             raise tokens.error(i, f"'{token.text}' is not supported in Metal")
         if _NOT_HERE_PATTERN.fullmatch(token.text) and _is_used_as_metal(tokens, i, token.text):
             what = next(w for w, p in _NOT_HERE.items() if re.fullmatch(p, token.text))
-            raise tokens.error(
-                i, f"'{token.text}': {what} not supported by the software device"
-            )
+            raise tokens.error(i, f"'{token.text}': {what} not supported by the software device")
 
 
 def _is_used_as_metal(tokens: Tokens, i: int, word: str) -> bool:
@@ -52,19 +52,34 @@ def _standard_names() -> frozenset[str]:
     headers = (Path(__file__).parents[1] / "include" / "msl").glob("*.h")
     declared = re.compile(r"MSL_INLINE[^(;]*?\b(\w+)\(|MSL_\w+\((?:T, )?(\w+)")
     found = (m for h in headers for m in declared.finditer(h.read_text("utf-8")))
-    return frozenset(m[1] or m[2] for m in found)
+    names = (m[1] or m[2] for m in found)
+    return frozenset(name for name in names if len(name) > 1)  # not the macros' own parameters
 
 
-def recursion(tokens: Tokens, declarations: list[Declaration], graph: CallGraph) -> None:
-    """Metal has no recursion. Overloads and templates that call their own name are none.
-
-    A function may overload one of metal_stdlib's, too.
+def recursion(tokens: Tokens, declarations: list[Declaration]) -> None:
+    """Metal has no recursion, be it through other functions. Overloads and templates that call
+    their own name are none, and a function may overload one of metal_stdlib's.
     """
     functions = [d for d in declarations if d.kind == "function"]
-    names = [d.name for d in functions]
-    for d in functions:
-        if d.template or names.count(d.name) > 1 or d.name in _standard_names():
-            continue
-        for i in range(*d.body):
-            if tokens[i] == d.name and tokens[i + 1] == "(" and tokens[i - 1] not in (".", "->"):
-                raise tokens.error(i, f"recursive call of '{d.name}' is not supported in Metal")
+    count = Counter(d.name for d in functions)
+    plain = {
+        d.name: d
+        for d in functions
+        if not d.template and count[d.name] == 1 and d.name not in _standard_names()
+    }
+    calls = {  # caller -> what it calls -> the last place
+        name: {
+            tokens[i]: i
+            for i in range(*d.body)
+            if tokens[i] in plain and tokens[i + 1] == "(" and tokens[i - 1] not in (".", "->")
+        }
+        for name, d in plain.items()
+    }
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        circle = error.args[1]  # each is called by the next
+        place = max(calls[caller][name] for name, caller in pairwise(circle))
+        raise tokens.error(
+            place, f"recursive call of '{tokens[place]}' is not supported in Metal"
+        ) from None
