@@ -118,6 +118,8 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr, str]]:
             yield "negated", node.test, f"(not ({ast.unparse(node.test)}))"
         case ast.Expr(value=ast.Call() as call):
             yield "dropped", call, "None"
+        case ast.Return(value=ast.Constant(value=value)) if not value:
+            pass  # None is as false
         case ast.Return(value=value) if value is not None:
             yield "nothing returned", value, "None"
         case ast.Attribute(value=ast.Name("api"), attr=name) if name.startswith("MTL"):
@@ -155,7 +157,7 @@ def of_header(source: str) -> Iterator[Change]:
             continue
         for pattern, new in _RULES:
             for match in re.finditer(pattern, code):
-                changed = code[: match.start()] + re.sub(pattern, new, match[0] + " ")[: -1 or None]
-                changed = changed + line[match.end() :]
+                replaced = new(match) if callable(new) else new
+                changed = code[: match.start()] + replaced + line[match.end() :]
                 text = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
                 yield number + 1, f"{match[0].strip()} in {code.strip()[:60]}", text

@@ -19,6 +19,8 @@ def clip(x: int, low: int = 0) -> int:
         raise ValueError(f"{x + 1} is below")
     notes.append("ünï", x)
     return pick(max(2, low), x - 1)  # never
+def none() -> bool:
+    return False
 '''
 
 
@@ -26,7 +28,7 @@ def test_changes_of_python() -> None:
     made = {what.removesuffix(" in clip"): text for _, what, text in of_python(PYTHON)}
     assert sorted(what.split(":")[0] for what in made) == [
         "and/or", "arithmetic", "dropped", "negated", "nothing returned", "one more", "one more",
-        "one more", "one more", "one more", "start sends stop", "swapped", "swapped",
+        "one more", "one more", "one more", "other truth", "start sends stop", "swapped", "swapped",
         "turned", "turned",
     ]  # fmt: skip
     assert "if (x <= low) and x != 7" in made["turned: x < low"]
@@ -38,9 +40,17 @@ def test_changes_of_python() -> None:
 
 
 def test_changes_of_cpp() -> None:
-    text = "// a < b\n#if A < B\n  if (i + 1 < n) a[i] = x & 3;\n"
-    found = [(line, what.split(" in ")[0]) for line, what, _ in of_header(text)]
-    assert found == [(3, "<"), (3, "+"), (3, "&"), (3, "1"), (3, "3")]
+    text = "// a < b\n#if A < B\n  if (i + 1 < n) a[i] = x & 3;\n  s->a[i] |= f(2u);  // why\n"
+    found = [(line, what.split(" in ")[0], new.split("\n")[line - 1]) for line, what, new in of_header(text)]
+    assert found == [
+        (3, "<", "  if (i + 1 <= n) a[i] = x & 3;"),
+        (3, "+", "  if (i - 1 < n) a[i] = x & 3;"),
+        (3, "&", "  if (i + 1 < n) a[i] = x | 3;"),
+        (3, "1", "  if (i + 2 < n) a[i] = x & 3;"),
+        (3, "3", "  if (i + 1 < n) a[i] = x & 4;"),
+        (4, "2", "  s->a[i] |= f(3u);  // why"),
+        (4, "s->a[i] |= f(2u);", ";  // why"),
+    ]
 
 
 def test_what_is_said_to_change_nothing_can_still_be_changed() -> None:

@@ -153,10 +153,14 @@ def vectors() -> Cases:
         cases.add(f"unpack_{name}", f"float{width}", ("uint",), f"unpack_{name}_to_float(a)")
         cases.add(f"unpack_half_{name}", f"half{width}", ("uint",), f"unpack_{name}_to_half(a)")
         cases.add(f"pack_{name}", "uint", (f"float{width}",), f"pack_float_to_{name}(a)")
+        cases.add(f"pack_half_{name}", "uint", (f"half{width}",), f"pack_half_to_{name}(a)")
     cases.add("unpack_565", "float3", ("ushort",), "unpack_unorm565_to_float(a)")
     cases.add(
         "pack_565", "ushort", ("ushort",), "pack_float_to_unorm565(unpack_unorm565_to_float(a))"
     )
+    cases.add("unpack_10a2", "float4", ("uint",), "unpack_unorm10a2_to_float(a)")
+    cases.add("unpack_srgb", "float4", ("uint",), "unpack_unorm4x8_srgb_to_float(a)")
+    cases.add("pack_srgb", "uint", ("float4",), "pack_float_to_srgb_unorm4x8(a)")
     cases.add(
         "pack_10a2", "uint", ("uint",), "pack_float_to_unorm10a2(unpack_unorm10a2_to_float(a))"
     )
@@ -294,6 +298,10 @@ def test_packing(vectors: Cases, name: str) -> None:
     back = _run(vectors, f"pack_{name}", found * 1.5)
     clipped = np.rint(np.clip(found * 1.5, -1 if name[0] == "s" else 0, 1) * ROUND_TRIP[name])
     assert np.array_equal(back.view(kind).reshape(N, -1), clipped.astype(kind))
+    half = found.astype(np.float16)
+    from_half = np.rint(half.astype(np.float32) * np.float32(ROUND_TRIP[name])).astype(kind)
+    packed = _run(vectors, f"pack_half_{name}", half)
+    assert np.array_equal(packed.view(kind).reshape(N, -1), from_half)
 
 
 def test_packing_of_other_layouts(vectors: Cases) -> None:
@@ -303,6 +311,26 @@ def test_packing_of_other_layouts(vectors: Cases) -> None:
     assert np.array_equal(_run(vectors, "pack_565", x), x)
     y = RNG.integers(0, 2**32, N, dtype=np.uint64).astype(np.uint32)
     assert np.array_equal(_run(vectors, "pack_10a2", y), y)
+    parts = np.c_[y & 1023, y >> 10 & 1023, y >> 20 & 1023, y >> 30] / np.array([1023] * 3 + [3])
+    np.testing.assert_allclose(_run(vectors, "unpack_10a2", y), parts, rtol=1e-6)
+
+
+def test_the_srgb_curve(vectors: Cases) -> None:
+    """IEC 61966-2-1, on both sides of its corner and outside of 0..1; alpha is linear."""
+    y = RNG.integers(0, 2**32, N, dtype=np.uint64).astype(np.uint32)
+    y[:3] = 0x000B0A09, 0x0C0B0A00, 0xFFFFFFFF  # the corner lies between 10 and 11
+    c = y.view(np.uint8).reshape(N, 4) / 255.0
+    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    linear[:, 3] = c[:, 3]
+    found = _run(vectors, "unpack_srgb", y)
+    np.testing.assert_allclose(found, linear, rtol=1e-5)
+    assert np.array_equal(_run(vectors, "pack_srgb", found), y)
+    outside = np.array([[-1, 2, 0.0031, 3], [0.0032, 0.002, 1, -1], [0.5, 0, 0.1, 0.5]] * N)[:N]
+    v = np.clip(outside, 0, 1)
+    curve = np.where(v < 0.0031308, 12.92 * v, 1.055 * v ** (1 / 2.4) - 0.055)
+    curve[:, 3] = v[:, 3]
+    packed = _run(vectors, "pack_srgb", outside.astype(np.float32))
+    assert np.array_equal(packed.view(np.uint8).reshape(N, 4), np.rint(curve * 255))
 
 
 def test_geometry(vectors: Cases) -> None:

@@ -40,7 +40,7 @@ FIRST = {
     "construct.h": ("test_stdlib_vectors.py",), "relational.h": ("test_stdlib_vectors.py",),
     "engine.cpp": ("test_cpu_workers.py",),
     "runtime.h": ("test_cpu_language.py", "test_stdlib_simd.py"),
-    "entry.h": ("test_cpu_language.py", "test_cpu_kernels.py"),
+    "entry.h": ("test_cpu_builtins.py", "test_cpu_language.py"),
 }  # fmt: skip
 # Tests that change the bridge themselves, or start processes that find the package elsewhere.
 UNWANTED = "not changed_bridge and not killed and not two_processes"

@@ -187,7 +187,7 @@ MSL_INLINE Note *note(uint step) {
 }
 template <class T> MSL_INLINE void note_value(uint step, const T &value) {
   typedef typename shape<T>::elem E;
-  if constexpr (requires(E e) { (double)e; e + e; } && shape<T>::n <= 4) {
+  if constexpr (requires(E e) { (double)e; e + e; }) {
     Note *n = note(step);
     if (!n) return;
     n->kind = E(0.5f) == E(0) ? 2 : 1;
