@@ -248,3 +248,5 @@ def test_peers_prints_ratios(tiny: Path, tmp_path: Path, monkeypatch: pytest.Mon
     for row in rows:
         assert row["llama_cpp"] == 1e9
         assert 0 < row["ratio"] < 1
+        assert (row["of_memory"] is None) == row["work"].startswith("prefill")
+        assert row["of_memory"] is None or 0 < row["of_memory"] < 1

@@ -1,10 +1,13 @@
 """llama.cpp and this engine in turn, on the same file, threads and batch sizes."""
 
 import json
+import math
 import os
 import shutil
 import statistics
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +18,15 @@ from tinyrvllm.errors import TinyrvllmError
 
 if TYPE_CHECKING:
     from tinyrvllm.benches.greedy import Greedy
+    from tinyrvllm.model import Model
 
 EPILOG = """\
 Each round runs llama-bench (a prompt of --prompt-tokens) and llama-batched-bench (--tokens for each
 of --batch sequences that have 16 already), then the same work here. Printed are medians over the
 rounds, and the median of each round's ratio, which is what a busy machine disturbs least. Our
 weights are loaded and our kernels compiled before the first round; --threads goes to llama.cpp and
-to numpy's BLAS.
+to numpy's BLAS. On `cpu`, whose weights are float32, a decode step reads all of them: "of memory" is
+our share of the tokens that the memory allows, read in each round by as many threads.
 
 examples:
   python -m tinyrvllm.bench peers --llama-bin llama.cpp/build/bin
@@ -29,6 +34,7 @@ examples:
 """
 BATCHES = (1, 8, 32)
 CONTEXT = 16  # tokens that each sequence has before it decodes
+READ_BYTES = 256 << 20  # by each thread: more than any cache holds
 BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "OMP_NUM_THREADS")
 Rates = dict[str, float]  # what was measured -> tokens per second
 
@@ -41,6 +47,7 @@ class Row:
     llama_cpp: float
     ours: float
     ratio: float  # ours / theirs
+    of_memory: float | None  # ours / what memory allows; of decoding on `cpu`
 
 
 def main(argv: list[str]) -> int:
@@ -63,21 +70,26 @@ def main(argv: list[str]) -> int:
 
     batches, work = args.batch or list(BATCHES), (args.prompt_tokens, args.tokens)
     length = max(args.prompt_tokens + 1, CONTEXT + args.tokens + 1)
-    greedy = Greedy(load(path), args.device, max(batches), length)
+    model = load(path)
+    greedy = Greedy(model, args.device, max(batches), length)
     ours(greedy, batches, *work)
     rounds = []
     for number in range(args.rounds):
         common.progress(f"round {number + 1} of {args.rounds}")
         theirs = llama_cpp(tools, path, args.threads, batches, *work)
-        rounds.append((theirs, ours(greedy, batches, *work)))
+        most = ceilings(model, batches, args.threads) if args.device == "cpu" else {}
+        rounds.append((theirs, ours(greedy, batches, *work), most))
     common.progress("")
     rows = summary(rounds)
     if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return 0
     print(f"{path.name}, {args.device}, {args.threads} threads, {args.rounds} rounds\n")
-    lines = [(r.work, f"{r.llama_cpp:.1f}", f"{r.ours:.1f}", f"{r.ratio:.2f}") for r in rows]
-    print(common.table(("tokens/s", "llama.cpp", "ours", "ratio"), lines))
+    lines = []
+    for r in rows:
+        share = "" if r.of_memory is None else f"{r.of_memory:.0%}"
+        lines.append((r.work, f"{r.llama_cpp:.1f}", f"{r.ours:.1f}", f"{r.ratio:.2f}", share))
+    print(common.table(("tokens/s", "llama.cpp", "ours", "ratio", "of memory"), lines))
     return 0
 
 
@@ -93,13 +105,39 @@ def find_tools(folder: Path | None) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def summary(rounds: list[tuple[Rates, Rates]]) -> list[Row]:
+def summary(rounds: list[tuple[Rates, Rates, Rates]]) -> list[Row]:
+    """rounds: (theirs, ours, what memory allows) of each."""
     rows = []
     for work in rounds[0][0]:
-        theirs, mine = ([side[work] for side in sides] for sides in zip(*rounds, strict=True))
+        theirs, mine = [r[0][work] for r in rounds], [r[1][work] for r in rounds]
         ratio = statistics.median(b / a for a, b in zip(theirs, mine, strict=True))
-        rows.append(Row(work, statistics.median(theirs), statistics.median(mine), ratio))
+        shares = [r[1][work] / r[2][work] for r in rounds if work in r[2]]
+        of_memory = statistics.median(shares) if shares else None
+        medians = statistics.median(theirs), statistics.median(mine)
+        rows.append(Row(work, *medians, ratio, of_memory))
     return rows
+
+
+def ceilings(model: "Model", batches: list[int], threads: int) -> Rates:
+    """What memory allows: each step reads every float32 weight once."""
+    shapes = model.weights.shapes
+    weights = {name for name in shapes if name != "token_embd.weight" or model.config.tied_output}
+    seconds = 4 * sum(math.prod(shapes[name]) for name in weights) / read_rate(threads)
+    return {f"decode, batch {batch}": batch / seconds for batch in batches}
+
+
+def read_rate(threads: int) -> float:
+    """Bytes a second at which so many threads read memory together: the best of three times."""
+    import numpy as np
+
+    arrays = [np.ones(READ_BYTES // 4, np.float32) for _ in range(threads)]
+    seconds = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(3):
+            start = time.perf_counter()
+            list(pool.map(np.max, arrays))
+            seconds.append(time.perf_counter() - start)
+    return threads * READ_BYTES / min(seconds)
 
 
 def llama_cpp(
