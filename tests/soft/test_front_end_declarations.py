@@ -61,6 +61,10 @@ DECLARATIONS = {
         ("type", "E", "", "enum class E{a};", "", ""),
         ("type", "V", "", "template<class T,struct U>class V;", "", ""),
     ],
+    "constant struct B { int a; } b = {1}; struct C { } c": [
+        ("type", "B", "", "constant struct B{int a;}b={1};", "", ""),
+        ("type", "C", "", "struct C{}c", "", ""),
+    ],
     "struct [[x]] A { } a; template void f<int>(); template <int N> constexpr int m = N < 3 ? 1 : (N > 2);": [
         ("type", "x", "", "struct[[x]]A{}a;", "", ""),
         ("instantiation", "", "", "template void f<int>();", "", ""),

@@ -66,7 +66,7 @@ def _declaration(tokens: Tokens, start: int, scope: str) -> Declaration:
     if tokens[start] == "template" and not template:
         end = tokens.find(start, ";") + 1
         return Declaration("instantiation", "", scope, start, end)
-    while i < len(tokens) and tokens[i] != ";":
+    while tokens[i] not in (";", ""):
         x = tokens[i]
         template_arguments = x == "<" and not assigned and tokens.opens_template(i)
         if template_arguments or x in ("[[", "["):

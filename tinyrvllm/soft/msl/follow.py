@@ -44,7 +44,7 @@ class Follower:
 
     def _block(self, start: int, end: int) -> None:
         i = start + 1
-        while i < end - 1:
+        while i < end:
             i = self._statement(i)
 
     def _statement(self, i: int) -> int:

@@ -151,6 +151,8 @@ def _end(tokens: Tokens, i: int) -> int:
     word = tokens[i]
     if word == "{":
         return tokens.after(i)
+    if word == "_Pragma":  # left where the preprocessor is not clang's
+        return _end(tokens, tokens.after(i + 1))
     if word in ("if", "for", "while", "switch"):
         end = _end(tokens, tokens.after(tokens.find(i, "(")))
         return _end(tokens, end + 1) if word == "if" and tokens[end] == "else" else end
