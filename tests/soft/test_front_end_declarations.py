@@ -185,7 +185,7 @@ def test_other_names_of_types() -> None:
     [
         ("float x", "float"), ("device T *x", "T"), ("const A *const thread &x", "A"), ("B && x", ""),
         ("= a * x", ""), ("; a * x", "a"), ("(f & x", "f"), ("return x", ""), ("f(x", ""), ("5 x", ""),
-        ("vec<float, 4> x", ">"), ("A<B<int>> x", ">"), ("a > x", ""), ("; b; c > x", ""), ("(a) < b > x", ""),
+        ("vec<float, 4> x", ">"), ("A<B<int>> x", ">"), ("A<> x", ">"), ("a > x", ""), ("; b; c > x", ""), ("(a) < b > x", ""),
         ("a < b && c > x", ""), ("f(a > x", ""), ("y = A<3> x", ">"), ("operator x", ""),
     ],
 )  # fmt: skip

@@ -137,6 +137,7 @@ def vectors() -> Cases:
         cases.add(name, "bool4", ("float4", "float4"), code)
     cases.add("alias", "float4", ("float",), "doubled(four(a, half2(a), 1))")
     cases.add("bool_to_float", "float4", ("float4",), "bool4 t = a < 0; r = float4(t);")
+    cases.add("to_bfloat", "ushort", ("float",), "as_type<ushort>(bfloat(a))")
     cases.add("bool3_in_memory", "float", ("bool3",), "a.x + 2 * a.y + 4 * a.z")
     for t in ("float", "int", "half"):
         p = f"packed_{t}3"
@@ -265,6 +266,18 @@ def test_aliases_templates_and_bools_as_numbers(vectors: Cases) -> None:
     assert np.array_equal(_run(vectors, "bool_to_float", a), (a < 0).astype(np.float32))
     t = RNG.integers(0, 2, (N, 3)).astype(bool)
     assert np.array_equal(_run(vectors, "bool3_in_memory", t), t @ np.array([1, 2, 4]))
+
+
+def test_bfloat_rounds_to_even_and_keeps_nan(vectors: Cases) -> None:
+    ties = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F80FFFF, 0x7F7FFFFF, 0x00008000, 0x00018000, 0x80000001]
+    special = [0x7F800000, 0xFF800000, 0x7F800001, 0x7FFFFFFF, 0xFFC00000, 0x7FBFFFFF, 0, 0x80000000]
+    bits = RNG.integers(0, 2**32, N, dtype=np.uint64).astype(np.uint32)
+    bits[: len(ties) + len(special)] = ties + special
+    found = _run(vectors, "to_bfloat", bits.view(np.float32))
+    is_nan = np.isnan(bits.view(np.float32))
+    rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16
+    assert np.array_equal(found[~is_nan], rounded[~is_nan])
+    assert np.isnan((found[is_nan].astype(np.uint32) << 16).view(np.float32)).all()
 
 
 def test_packed_vectors(vectors: Cases) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -231,7 +232,8 @@ def _params(tokens: Tokens, d: Declaration, pointing: set[str]) -> tuple[Param, 
 
 def _split(tokens: Tokens, start: int, end: int) -> list[tuple[int, int]]:
     """The ranges between the commas that stand in no bracket."""
-    out, begin, bracket = [], start, range(0)
+    bracket: Sequence[int] = ()
+    out, begin = [], start
     for i in range(start, end):
         if i in bracket:
             continue

@@ -80,9 +80,7 @@ def _qualifies(tokens: Tokens, i: int) -> bool:
 
 def _start(tokens: Tokens, i: int) -> int:
     """The first token of the member whose qualifier is at `i`."""
-    while tokens[i - 1] not in ("{", "}", ";", ""):
-        if tokens[i - 1] == ":" and tokens[i - 2] in ("public", "private", "protected"):
-            break
+    while tokens[i - 1] not in ("{", "}", ";", ":", ""):  # : behind public, private or protected
         i -= 1
     return i
 
