@@ -58,7 +58,7 @@ PARTS = {
         ("soft/test_cpu_language.py", "soft/test_stdlib_vectors.py", "soft/test_stdlib_simd.py",
          "soft/test_stdlib_integer.py", "soft/test_cpu_kernels.py", "soft/test_stdlib_language.py",
          "soft/test_cpu_builtins.py", "soft/test_cpu_workers.py", "soft/test_compile_cli.py",
-         "soft/test_double_checks.py", "soft/test_stdlib_refusals.py", "soft/test_check.py",
+         "soft/test_front_end.py", "soft/test_front_end_translation.py", "soft/test_double_checks.py", "soft/test_stdlib_refusals.py", "soft/test_check.py",
          "soft/test_diverging.py", "soft/test_call_paths.py"),
     ),
 }  # fmt: skip

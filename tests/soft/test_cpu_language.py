@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from .launch import launch, library, u32
+from .stdlib import launch as run_arrays
+from .stdlib import library as compiled
 
 f16, f32 = np.float16, np.float32
 LANES = np.arange(32)
@@ -60,6 +62,17 @@ def test_threadgroup_variables_of_sibling_blocks_do_not_overlap() -> None:
     launch("language", "sibling_blocks", found, grid=(64,), group=(64,))
     np.testing.assert_array_equal(found, 2.0 * np.arange(63, -1, -1) + 100)
     assert library("language").kernel("sibling_blocks").static_threadgroup_bytes == 512
+
+
+def test_threadgroup_variables_lie_at_multiples_of_16() -> None:
+    declared = "threadgroup char a[1]; threadgroup half b[8]; threadgroup char c[17]; threadgroup float d;"
+    places = "out[0] = (ulong)a & 15; out[1] = (ulong)b & 15; out[2] = (ulong)c & 15; out[3] = (ulong)&d & 15;"
+    order = "out[4] = (threadgroup char *)&d - a;"
+    made = compiled(f"kernel void k(device int *out [[buffer(0)]]) {{ {declared} {places} {order} }}").kernel("k")
+    assert made.static_threadgroup_bytes == 16 + 16 + 32 + 4
+    found = np.full(5, -1, np.int32)
+    run_arrays(made, {0: found}, (1, 1, 1), (1, 1, 1))
+    assert found.tolist() == [0, 0, 0, 0, 64]
 
 
 def test_simd_operations_inside_a_struct() -> None:

@@ -32,6 +32,7 @@ VALID = {
     "*(device T4 *)p = T4(1, 2, 3, 4) + T4(vec<float, 4>(2)); }\n"
     "kernel void k(device half *a) { f(a); }",
     "array of threadgroup structs": "struct S { float a[4]; uint n; };\n" + body("threadgroup S s[2]; s[0].a[1] = 1;"),
+    "all threadgroup memory": body("threadgroup char s[16385], t[16368]; s[0] = t[0] = 1;"),
     "threadgroup atomic": body("threadgroup atomic_uint n; atomic_store_explicit(&n, 0, memory_order_relaxed);"),
     "threadgroup pointer": body("threadgroup float s[4]; threadgroup float *p = s; p[0] = 1;"),
     "aligned threadgroup array": body("alignas(16) threadgroup float s[4], t[4]; *(threadgroup float4 *)s = 1; t[0] = 2;"),
@@ -70,6 +71,7 @@ INVALID = {
     "write to constant": ("kernel void k(constant float *a [[buffer(0)]]) {\n  a[0] = 1;\n}", 4, "read-only variable is not assignable"),
     "threadgroup variable in a helper": ("float f() {\n  threadgroup float s[4];\n  return s[0];\n}", 4, "variable 's' in the threadgroup address space cannot be declared in the non-kernel function 'f'"),
     "threadgroup variable at program scope": ("threadgroup float s[4];", 3, "program scope variable must reside in constant address space"),
+    "a byte over 32 KB of threadgroup memory": (body("threadgroup char s[16400], t[16368], u; s[0] = t[0] = u = 1;"), 4, "threadgroup memory exceeds the limit of 32768 bytes"),
     "33 KB of threadgroup memory": (body("threadgroup float s[8448]; s[0] = 1;"), 4, "threadgroup memory exceeds the limit of 32768 bytes"),
     "threadgroup variable aligned to more than 16": (body("alignas(32) threadgroup float s[8]; s[0] = 1;"), 4, "multiples of 16 bytes"),
     "initialised threadgroup variable": (body("threadgroup float s[1] = {1};"), 4, "initializer for threadgroup variable is not allowed"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyrvllm.soft.msl import MSLError, qualifiers
+from tinyrvllm.soft.msl import MSLError, call_paths, qualifiers
 from tinyrvllm.soft.msl.arithmetic import integer
 from tinyrvllm.soft.msl.calls import Level
 from tinyrvllm.soft.msl.constants import FunctionConstant, as_macros
@@ -104,6 +104,11 @@ def test_lines_and_columns_of_tokens() -> None:
 def test_what_the_preprocessor_is_asked() -> None:
     asked = preprocess("text\n", 'a\\b"c', lambda *given: repr(given), [Path("i")], ["N=1"])
     assert asked == repr(("#line 1 \"a/b'c\"\ntext\n", [Path("i")], [*DEFINES, "N=1"]))
+
+
+def test_places_are_numbered_as_in_runtime_h() -> None:
+    text = (Path(call_paths.__file__).parents[1] / "cpu" / "runtime.h").read_text()
+    assert f"constexpr uint COLUMNS = {call_paths.COLUMNS};" in text
 
 
 def unit(source: str) -> Unit:

@@ -90,6 +90,7 @@ def integers() -> Cases:
         for at, bits in FIELDS:
             cases.add(f"extract{at}_{bits}_{t}", t, (t,), f"extract_bits(a, {at}, {bits})")
             cases.add(f"insert{at}_{bits}_{t}", t, (t, t), f"insert_bits(a, b, {at}, {bits})")
+    cases.add("bools", "int", ("int", "int"), "max(a > 0, b > 0) + 2 * min(a > 0, b > 0)")
     for t in ("int", "uint"):
         cases.add(f"mul24_{t}", t, (t, t), "mul24(a, b)")
         cases.add(f"mad24_{t}", t, (t, t, t), "mad24(a, b, c)")
@@ -138,6 +139,12 @@ def test_bit_fields(integers: Cases, field: tuple[int, int]) -> None:
             for x, y in zip(a.tolist(), b.tolist(), strict=True)
         ]
         assert out.tolist() == want
+
+
+def test_the_larger_of_two_bools(integers: Cases) -> None:
+    a, b = np.array([0, 0, 1, 1] * 8, np.int32), np.array([0, 1, 0, 1] * 8, np.int32)
+    found = integers.run("bools", a, b, out=np.zeros(32, np.int32), threads=32)
+    assert np.array_equal(found, (a | b) + 2 * (a & b))
 
 
 def test_24_bit_products(integers: Cases) -> None:

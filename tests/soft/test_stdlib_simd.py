@@ -80,6 +80,7 @@ def simd() -> Cases:
             "ballot": f"(uint)({scope}_vote::vote_t)SCOPE_ballot(a & 1)",
             "votes": "(uint)SCOPE_any(a & 1) | (uint)SCOPE_all(a & 1) << 1 | (uint)SCOPE_is_first() << 2",
             "active": f"(uint)({scope}_vote::vote_t)SCOPE_active_threads_mask()",
+            "vote": "(uint)SCOPE_ballot(a & 1).all() | (uint)SCOPE_ballot(a & 1).any() << 1",
             "first": "SCOPE_broadcast_first(a)",
         }
         for name, code in questions.items():
@@ -207,6 +208,7 @@ def test_votes(simd: Cases, scope: str) -> None:
         for mask in MASKS:
             ballot = _call(simd, f"{scope}_ballot", x, mask)
             votes = _call(simd, f"{scope}_votes", x, mask)
+            vote = _call(simd, f"{scope}_vote", x, mask)
             active = _call(simd, f"{scope}_active", x, mask)
             first = _call(simd, f"{scope}_first", LANES.astype(np.uint32), mask)
             for group in _groups(scope):
@@ -217,6 +219,7 @@ def test_votes(simd: Cases, scope: str) -> None:
                     assert active[lane] == sum(1 << (k - shift) for k in on)
                     assert votes[lane] == any(x[on]) | all(x[on]) << 1 | (lane == on[0]) << 2
                     assert first[lane] == on[0]
+                    assert vote[lane] == (sum(x[on]) == len(group)) | any(x[on]) << 1
 
 
 def test_a_partial_simdgroup_reduces_over_the_lanes_it_has(simd: Cases) -> None:
@@ -224,6 +227,17 @@ def test_a_partial_simdgroup_reduces_over_the_lanes_it_has(simd: Cases) -> None:
     out = _call(simd, "simd_sum_float", x)
     assert (out[:32] == _tree(np.add, x[:32])).all()
     assert (out[32:] == _in_order(np.add, x[32:])).all()
+
+
+def test_memory_flags_are_bits() -> None:
+    names = [f"mem_{n}" for n in ("device", "threadgroup", "texture", "threadgroup_imageblock", "object_data")]
+    pairs = [(a, b) for a in names for b in names if a != b]
+    library(
+        "typedef mem_flags f;\n"
+        + "".join(f"static_assert((f::{a} & f::{b}) == f::mem_none);\n" for a, b in pairs)
+        + "".join(f"static_assert(((f::{a} | f::{b}) & f::{a}) == f::{a});\n" for a, b in pairs)
+        + f"static_assert((uint)({' | '.join(f'f::{n}' for n in names)}) == 31 && (uint)f::mem_none == 0);\n"
+    )
 
 
 def test_lanes_that_leave_a_loop_take_no_part() -> None:

@@ -119,6 +119,14 @@ TRUTHS = {
 }
 
 
+CLASSES = {  # of floats: (arguments, numpy's answer)
+    "isnan": (1, np.isnan), "isinf": (1, np.isinf), "isfinite": (1, np.isfinite), "signbit": (1, np.signbit),
+    "isnormal": (1, lambda a: np.isfinite(a) & (abs(a) >= np.finfo(a.dtype).smallest_normal)),
+    "isordered": (2, lambda a, b: ~(np.isnan(a) | np.isnan(b))),
+    "isunordered": (2, lambda a, b: np.isnan(a) | np.isnan(b)),
+}  # fmt: skip
+
+
 PRELUDE = """
 typedef float4 four;
 template <class T> T doubled(T v) { return T(2) * v; }
@@ -135,6 +143,10 @@ def vectors() -> Cases:
     for name, (code, _) in TRUTHS.items():
         code = f"bool4 t; {code} r = t;" if ";" in code else f"bool4 t = {code}; r = t;"
         cases.add(name, "bool4", ("float4", "float4"), code)
+    for t in ("float", "half"):
+        for name, (count, _) in CLASSES.items():
+            arguments = ", ".join("ab"[:count])
+            cases.add(f"{name}_{t}", "uchar", (t,) * count, f"{name}({arguments})")
     cases.add("alias", "float4", ("float",), "doubled(four(a, half2(a), 1))")
     cases.add("bool_to_float", "float4", ("float4",), "bool4 t = a < 0; r = float4(t);")
     cases.add("to_bfloat", "ushort", ("float",), "as_type<ushort>(bfloat(a))")
@@ -266,6 +278,18 @@ def test_aliases_templates_and_bools_as_numbers(vectors: Cases) -> None:
     assert np.array_equal(_run(vectors, "bool_to_float", a), (a < 0).astype(np.float32))
     t = RNG.integers(0, 2, (N, 3)).astype(bool)
     assert np.array_equal(_run(vectors, "bool3_in_memory", t), t @ np.array([1, 2, 4]))
+
+
+@pytest.mark.parametrize("t", ["float", "half"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_of_floats(vectors: Cases, name: str, t: str) -> None:
+    count, expected = CLASSES[name]
+    tiny, inf = np.finfo(KINDS[t]).smallest_normal, np.inf
+    values = [0, -0.0, 1, -1, tiny, -tiny, tiny / 2, -tiny / 2, inf, -inf, np.nan, -np.nan, tiny * 2]
+    a = np.resize(np.array(values, KINDS[t]), N)
+    b = np.resize(np.array([1, np.nan, -inf], KINDS[t]), N)
+    found = _run(vectors, f"{name}_{t}", *(a, b)[:count])
+    assert np.array_equal(found, expected(*(a, b)[:count])), name
 
 
 def test_bfloat_rounds_to_even_and_keeps_nan(vectors: Cases) -> None:

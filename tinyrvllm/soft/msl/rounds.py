@@ -105,8 +105,9 @@ class Rounds:
             return False
         if tokens[i] == "{" and end == tokens.after(i):
             i += 1
-        while not i <= event < (after := _end(tokens, i)):
-            i = after
+        after = _end(tokens, i)
+        while i < after <= event:
+            i, after = after, _end(tokens, after)
         if tokens[i] == "{":
             return self._surely_met(event, i, after)
         if tokens[i] in ("for", "while", "do", "else", "case", "default"):
