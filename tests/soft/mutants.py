@@ -149,11 +149,23 @@ _RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )  # fmt: skip
 
 
+_ELSEWHERE = ("#ifdef _WIN32", "#if defined(_WIN32)", "#ifdef MSL_CUDA")  # not compiled here
+
+
 def of_header(source: str) -> Iterator[Change]:
     lines = source.split("\n")
+    elsewhere: list[bool] = []  # of each #if around the line
     for number, line in enumerate(lines):
         code = line.split("//")[0].rstrip("\\ ")
-        if not code.strip() or code.startswith("#") or "static_assert" in code or '"' in code:
+        if code.startswith("#if"):
+            elsewhere.append(code.startswith(_ELSEWHERE))
+        elif code.startswith("#else"):
+            elsewhere[-1] = False
+        elif code.startswith("#endif"):
+            elsewhere.pop()
+        if any(elsewhere) or not code.strip() or code.startswith("#"):
+            continue
+        if "static_assert" in code or '"' in code:
             continue
         for pattern, new in _RULES:
             for match in re.finditer(pattern, code):

@@ -80,7 +80,7 @@ def _kernel(name: str, begin: str) -> str:
 @pytest.mark.parametrize("kernel", ["in_a_loop", "in_fibers"])
 @pytest.mark.parametrize(
     ("grid", "group"),
-    [((70, 1, 1), (64, 1, 1)), ((10, 6, 3), (4, 3, 2)), ((41, 3, 1), (40, 2, 1)), ((2, 2, 33), (1, 1, 33))],
+    [((70, 1, 1), (64, 1, 1)), ((10, 6, 3), (4, 3, 2)), ((41, 3, 1), (40, 2, 1)), ((2, 2, 33), (1, 1, 33)), ((1025, 1, 1), (1024, 1, 1))],
 )  # fmt: skip
 def test_built_ins(kernel: str, grid: Size, group: Size) -> None:
     source = _kernel("in_a_loop", "") + _kernel(

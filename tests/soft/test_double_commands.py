@@ -82,6 +82,16 @@ def test_one_that_retains_nothing(host: Host) -> None:
     host.runtime.faults.clear()
 
 
+def test_a_command_buffer_keeps_its_pipelines(host: Host) -> None:
+    pipeline = host.pipeline("vector_add")
+    before = counts(host, pipeline)[0]
+    with host.encoding() as (_, encoder):
+        for _ in range(2):  # once is enough
+            host("MTLComputeCommandEncoder setComputePipelineState:", encoder, pipeline)
+        assert counts(host, pipeline) == [before + 1]
+    assert counts(host, pipeline) == [before]
+
+
 class CountingEngine(FakeEngine):
     """Counts its allocations, and has the memory of a device beside the CPU."""
 

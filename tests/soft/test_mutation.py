@@ -40,16 +40,16 @@ def test_changes_of_python() -> None:
 
 
 def test_changes_of_cpp() -> None:
-    text = "// a < b\n#if A < B\n  if (i + 1 < n) a[i] = x & 3;\n  s->a[i] |= f(2u);  // why\n"
+    text = "#ifdef _WIN32\n a = 1 < 2;\n#else // a < b\n#if A < B\n  if (i + 1 < n) a[i] = x & 3;\n  s->a[i] |= f(2u);  // why\n#endif\n#endif\n"
     found = [(line, what.split(" in ")[0], new.split("\n")[line - 1]) for line, what, new in of_header(text)]
     assert found == [
-        (3, "<", "  if (i + 1 <= n) a[i] = x & 3;"),
-        (3, "+", "  if (i - 1 < n) a[i] = x & 3;"),
-        (3, "&", "  if (i + 1 < n) a[i] = x | 3;"),
-        (3, "1", "  if (i + 2 < n) a[i] = x & 3;"),
-        (3, "3", "  if (i + 1 < n) a[i] = x & 4;"),
-        (4, "2", "  s->a[i] |= f(3u);  // why"),
-        (4, "s->a[i] |= f(2u);", ";  // why"),
+        (5, "<", "  if (i + 1 <= n) a[i] = x & 3;"),
+        (5, "+", "  if (i - 1 < n) a[i] = x & 3;"),
+        (5, "&", "  if (i + 1 < n) a[i] = x | 3;"),
+        (5, "1", "  if (i + 2 < n) a[i] = x & 3;"),
+        (5, "3", "  if (i + 1 < n) a[i] = x & 4;"),
+        (6, "2", "  s->a[i] |= f(3u);  // why"),
+        (6, "s->a[i] |= f(2u);", ";  // why"),
     ]
 
 

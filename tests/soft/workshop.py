@@ -26,7 +26,8 @@ from typing import Any
 from tests.soft.mutants import Mutant
 
 ROOT = Path(__file__).parents[2]
-CPU_SECONDS = 20  # of one run of tests; a turned comparison may loop for ever
+CPU_SECONDS = 20  # of one run of tests; a turned comparison may loop for ever,
+CPP_SECONDS = 8  # also in kernels, whose tests need 3 at most
 WALL_SECONDS = 1200  # or wait for ever
 PRELOADED = [
     "asyncio", "cffi.cparser", "gguf", "http.server", "hypothesis", "jinja2.sandbox", "numpy", "numpy.random",
@@ -143,8 +144,6 @@ def _in_child(
     place: Path, cache: Path, compiled: Path, work: Callable[..., int], *arguments: object
 ) -> None:
     os.setsid()
-    if work is _judge:
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     with open(place / "output", "wb") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
@@ -177,6 +176,8 @@ def _judge(place: Path, compiled: Path, tests: list[str], cpp_changed: bool) -> 
     from tinyrvllm.soft.cpu import build, native
     from tinyrvllm.soft.msl import MSLError
 
+    seconds = CPP_SECONDS if cpp_changed else CPU_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     install(place, compiled, learning=False)
     try:
         if cpp_changed:

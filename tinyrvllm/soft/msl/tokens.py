@@ -137,7 +137,7 @@ class Tokens:
             depth += step.get(self[i], 0)
             if depth <= 0:
                 return i
-            i = self.opening(i) - 1 if right == ">" and self[i] == ")" else i - 1
+            i = self.opening(i) if right == ">" and self[i] == ")" else i - 1
         raise self.error(closing, f"extraneous '{right}'")
 
     def place(self, i: int) -> tuple[int, int]:
