@@ -96,14 +96,14 @@ class Worker:
             self._closed = True
             self._commands.put(None)
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread and thread.ident and thread is not threading.current_thread():
             thread.join()
 
     def _post(self, command: Callable[[], None]) -> None:
         """Queues a command and sees to it that somebody reads it. The lock is held."""
         if self._closed:
             raise TinyrvllmError("this LLM is closed: make a new one")
-        if self._thread is None:
+        if self._thread is None or self._thread.ident is None:  # or Ctrl-C came before its start
             self._thread = threading.Thread(target=self._run, name="tinyrvllm engine", daemon=True)
             self._thread.start()
         elif not self._thread.is_alive():
