@@ -98,6 +98,11 @@ CASES: dict[str, tuple[str, str, np.ndarray]] = {
         "r = i < 8 ? Sum(1).r : i < 16 ? Sum(2).r : 0; Sum s(0); r += i < 24 ? s(0) : s(1);",
         np.repeat([8, 16, 0, 8], 8),
     ),
+    "constructor_that_initializes_by_braces": (
+        "struct Sum { uint s, r; Sum(uint v) : s{0}, r(0) { r = simd_sum(v); } };",
+        "r = i < 8 ? Sum(1).r : Sum(2).r;",
+        BOTH_SIDES,
+    ),
     "lambda": (
         "",
         "auto total = [&](uint v) { return simd_sum(v); };\n r = i < 8 ? total(1) : total(2);",

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tinyrvllm.soft.cpu.execute import Dispatch, run
+from tinyrvllm.soft.cpu.library import compile_library
 
 from .launch import library, u32
+from .stdlib import HEADER
 
 f32 = np.float32
 
@@ -39,6 +41,26 @@ def test_many_short_lists(threads: int) -> None:
     for _ in range(3000):
         run([step], threads)
     np.testing.assert_array_equal(x, 3000)
+
+
+MEET = """
+kernel void meet(device atomic_uint *here [[buffer(0)]], device uint *met [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+  atomic_fetch_add_explicit(here, 1, memory_order_relaxed);
+  ulong tries = 1ul << 34;  // a minute: then nobody comes
+  while (tries && atomic_load_explicit(here, memory_order_relaxed) < 2) tries--;
+  met[i] = tries > 0;
+}
+"""
+
+
+def test_threads_share_a_dispatch() -> None:
+    """Two threadgroups that wait for each other: each list needs its worker, asleep or not."""
+    kernel = compile_library(HEADER + MEET, filename="meet.metal").kernel("meet")
+    for _ in range(20):
+        here, met = u32(0), u32(0, 0)
+        bound = {i: (x.ctypes.data, x.nbytes) for i, x in enumerate((here, met))}
+        run([Dispatch(kernel, bound, (2, 1, 1), (1, 1, 1))], 2)
+        assert met.tolist() == [1, 1]
 
 
 def test_callers_in_several_threads() -> None:

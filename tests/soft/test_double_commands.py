@@ -92,6 +92,15 @@ def test_a_command_buffer_keeps_its_pipelines(host: Host) -> None:
     assert counts(host, pipeline) == [before]
 
 
+def test_an_encoder_keeps_its_command_buffer(host: Host) -> None:
+    with host.pool():
+        commands = host.commands()
+        before = counts(host, commands)[0]
+        encoder = host.encoder(commands)
+        assert counts(host, commands) == [before + 1]
+        host.end(encoder)
+
+
 class CountingEngine(FakeEngine):
     """Counts its allocations, and has the memory of a device beside the CPU."""
 

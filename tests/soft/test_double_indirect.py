@@ -179,6 +179,34 @@ def test_slots_of_an_indirect_command(host: Host) -> None:
             host(message, none.command(0), 16, 0)
 
 
+def test_threadgroup_memory_of_an_indirect_command(host: Host) -> None:
+    indirect = Indirect(host, threadgroup_slots=1)
+    with host.pool():
+        message = "MTLIndirectComputeCommand setThreadgroupMemoryLength:atIndex:"
+        host(message, indirect.command(0), 48, 0)
+        indirect.record(0, "tile", host.a)
+    indirect.execute(0, 1, host.a)
+    assert host.array(host.a).view(np.uint32)[0] == 48
+
+
+def test_a_command_buffer_keeps_what_it_executes(host: Host) -> None:
+    indirect = Indirect(host)
+    indirect.record(0, "geometry", host.a)
+    for executions in (1, 2):
+        with host.pool():
+            commands = host.commands()
+            encoder = host.encoder(commands, concurrent=True)
+            owner, handles = "MTLComputeCommandEncoder", ffi.new("id[]", [host.a])
+            host(f"{owner} useResources:count:usage:", encoder, handles, 1, 3)
+            for _ in range(executions):
+                host(f"{owner} executeCommandsInBuffer:withRange:", encoder, indirect.handle, (0, 1))
+            assert host("NSObject retainCount", indirect.handle) > 1
+            host.end(encoder)
+            host.commit(commands)
+            host.wait(commands)
+        assert host("NSObject retainCount", indirect.handle) == 1
+
+
 @pytest.mark.parametrize("missing", ["setInheritBuffers:", "setInheritPipelineState:"])
 def test_what_is_inherited_must_be_said(host: Host, missing: str) -> None:
     indirect = Indirect(host)

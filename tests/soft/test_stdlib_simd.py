@@ -117,7 +117,7 @@ def _tree(op: np.ufunc, rows: np.ndarray) -> np.ndarray:
     return rows[0]
 
 
-MASKS = [0xFFFFFFFF, 0x0000FFFF, 0xAAAAAAAA, 0x80000001, 0x00FF00F7]
+MASKS = [0xFFFFFFFF, 0x0000FFFF, 0xAAAAAAAA, 0x80000001, 0x00FF00F7, 0x00000400]
 
 
 @pytest.mark.parametrize("scope", ["simd", "quad"])
