@@ -193,7 +193,8 @@ def test_residency_sets_of_a_queue(host: Host) -> None:
     assert found.allocations == set()
     host("MTLResidencySet commit", residency)
     assert found.allocations == {host.runtime.object(host.a)}
-    host("MTLCommandQueue removeResidencySet:", host.queue, residency)
+    for _ in range(2):  # one that is not there is not missed
+        host("MTLCommandQueue removeResidencySet:", host.queue, residency)
     assert counts(host, residency) == [1] and host.runtime.object(host.queue).residency_sets == []
     host.release(residency)
     assert counts(host, host.a) == [1]

@@ -155,7 +155,7 @@ class Worker:
         if delta.finish_reason is not None:
             del self._sinks[delta.request_id]
             with self._lock:
-                self._unfinished.remove(delta.request_id)
+                self._unfinished.discard(delta.request_id)  # Ctrl-C may have kept it out
                 self._finishes.append(time.monotonic())
         try:
             sink(delta)

@@ -48,8 +48,9 @@ class MTLCommandQueue(SoftObject):
     @message("removeResidencySet:")
     def remove_residency_set(self, residency: Any) -> None:
         residency_set = self.runtime.object(residency)
-        self.residency_sets.remove(residency_set)
-        self.let_go(residency_set)
+        if residency_set in self.residency_sets:
+            self.residency_sets.remove(residency_set)
+            self.let_go(residency_set)
 
     def run_until(self, last: "MTLCommandBuffer") -> None:
         """Runs committed command buffers, oldest first, up to this one."""
