@@ -119,5 +119,6 @@ class Device(Owned):
 
     def close(self) -> None:
         """Releases libraries, queue and device, and prints profile and timing if asked for."""
-        self._parts.close()
+        if not self.closed:  # or Ctrl-C came before it had parts
+            self._parts.close()
         super().close()

@@ -23,8 +23,7 @@ MSL_INLINE uint to_snorm(float v, int at, int bits) {
 }
 // The sRGB curve (IEC 61966-2-1).
 MSL_INLINE float from_srgb(float c) { return c <= 0.04045f ? c / 12.92f : __builtin_powf((c + 0.055f) / 1.055f, 2.4f); }
-MSL_INLINE float to_srgb(float c) {
-  c = saturate(c);
+MSL_INLINE float to_srgb(float c) {  // outside of 0..1 is still outside, which to_unorm mends
   return c < 0.0031308f ? 12.92f * c : 1.055f * __builtin_powf(c, 1 / 2.4f) - 0.055f;
 }
 }  // namespace detail
