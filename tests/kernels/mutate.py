@@ -43,7 +43,8 @@ CPU_SECONDS = 120  # for one mutant; its cases take seconds, a moved bound may t
 KERNELS = {  # file of a shader -> kernels of the table that run it
     "argmax.metal": ["argmax"], "argmax.h": ["argmax"], "attention.h": ["attend_one", "attend_tile"],
     "attention_decode.metal": ["attend_one"], "attention_naive.metal": ["naive"],
-    "attention_prefill.metal": ["attend_tile", "attend_wide"], "conv.metal": ["short_conv"],
+    "attention_prefill.metal": ["attend_tile", "attend_wide"],
+    "attention_spread.metal": ["attend_spread"], "conv.metal": ["short_conv"],
     "common.h": ["rmsnorm", "softmax", "gate"], "embedding.metal": ["embed"],
     "elementwise.metal": ["add", "gate", "softcap", "copy", "to_half", "to_float", "multiply_adds"],
     "gemm.h": ["gemm"], "gemm.metal": ["gemm"], "gemm_tensor.metal": ["gemm_tensor"],

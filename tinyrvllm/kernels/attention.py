@@ -99,11 +99,11 @@ def decode(attention: Attention, max_context: int, partial: Span | None = None) 
     shape = f"{a.heads}/{a.layout.kv_heads} x {a.layout.head_dim}, {max_context} keys"
     batch = (reads(a.context_lens), reads(a.query_start))
     split = Launch(
-        shader="attention_decode",
-        kernel="attend_one",
-        constants=(("GROUP", a.group), *a.layout.constants),
+        shader="attention_spread" if a.spread else "attention_decode",
+        kernel="attend_spread" if a.spread else "attend_one",
+        constants=(*(() if a.spread else (("GROUP", a.group),)), *a.layout.constants),
         groups=(splits, a.heads // a.group, a.sequences),
-        threads=(128, 1, 1),
+        threads=(256 if a.spread else 128, 1, 1),
         arguments=(
             reads(a.q), reads(a.k_pool), reads(a.v_pool), reads(a.block_tables), *batch,
             writes(a.out) if splits == 1 else unused(a.out),
@@ -111,7 +111,8 @@ def decode(attention: Attention, max_context: int, partial: Span | None = None) 
         ),
         parameters=parameters,
         cost=a.cost(
-            a.sequences, max_context, barriers=2 + 2 * a.group, threadgroup_bytes=13_056
+            a.sequences, max_context, barriers=3 if a.spread else 2 + 2 * a.group,
+            threadgroup_bytes=12_352 if a.spread else 13_056,
         ),
         rows=a.sequences,
         shape=shape,

@@ -121,7 +121,7 @@ def _attention(
     start = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
     q = rng.normal(size=(start[-1], heads, head_dim)).astype(np.float32)
     expected, scale = np.full(q.shape, 7.0), head_dim**-0.5
-    serves_one = kernel == "attend_one"
+    serves_one = kernel in ("attend_one", "attend_spread")
     for s, (context, count) in enumerate(zip(contexts, queries, strict=True)):
         tables[s, : blocks[s]] = order[sum(blocks[:s]) :][: blocks[s]]
         kv = (rng.normal(size=(2, context, kv_heads, head_dim)) * magnitude).astype(layout.dtype)
@@ -138,7 +138,7 @@ def _attention(
     problem = attention.Attention(
         floats(device, q), k_pool, v_pool, ints(device, tables), ints(device, list(contexts)),
         ints(device, start), whole(out), layout, heads, len(contexts), max_blocks, scale,
-        window, softcap,
+        window, softcap, spread=kernel == "attend_spread",
     )  # fmt: skip
     longest = max(*contexts, bound) if bound else max(contexts)
     launches: list[Launch]
@@ -158,5 +158,7 @@ def _attention(
 
 FAMILIES: dict[str, Callable[..., Prepared]] = {
     "rope": _rope,
-    **dict.fromkeys(("attend_one", "attend_tile", "attend_wide", "naive"), _attention),
+    **dict.fromkeys(
+        ("attend_one", "attend_spread", "attend_tile", "attend_wide", "naive"), _attention
+    ),
 }

@@ -1,5 +1,6 @@
 """Inputs and float64 answers for the kernels that compute one layer, but for RoPE and attention."""
 
+import dataclasses
 from collections.abc import Callable
 from math import erf
 from typing import TYPE_CHECKING
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from . import conv, elementwise, embedding, gemm, gemm_tensor, ksplit, matvec, reduce
 from .cases import Array, Prepared, floats, ints
-from .launch import Launch, whole
+from .launch import Launch, Span, whole
 from .matmul import SHRINK, FusedNorm, Matmul
-from .quant import FLOAT_TILES, UNIT, Matrix, row_bytes
+from .quant import FLOAT_TILES, UNIT, Matrix, joined, row_bytes
 
 if TYPE_CHECKING:
     from ..mtl.device import Device
@@ -52,10 +53,35 @@ def _activate(kind: str, x: Array) -> Array:
     return x
 
 
+def _in_parts(
+    device: "Device", raw: NDArray, kind: Kind, inputs: int, outputs: tuple[int, ...]
+) -> Matrix:
+    """One matrix of several that lie in a file in another order, at multiples of 32 bytes."""
+    pieces = np.split(raw, np.cumsum(outputs)[:-1])
+    places, file = [0] * len(pieces), b""
+    for number in reversed(range(len(pieces))):
+        places[number] = len(file)
+        file += pieces[number].tobytes()
+        file += bytes(-len(file) % 32)
+    buffer = device.from_numpy(np.frombuffer(file, np.uint8))
+    spans = [Span(buffer, at, piece.nbytes) for at, piece in zip(places, pieces, strict=True)]
+    found = joined([Matrix(s, kind, n, inputs) for s, n in zip(spans, outputs, strict=True)])
+    assert found is not None  # of one type, in one buffer
+    return found
+
+
+def _squares(y: Array, scale: Array, width: int) -> tuple[Array, Array]:
+    """Sums of y^2 over each `width` columns, and their scale where y's is `scale`."""
+    starts = np.arange(0, y.shape[1], width)
+    scales = 2 * np.abs(y) * scale + 1e-6 * scale**2
+    return np.add.reduceat(y**2, starts, axis=1), np.add.reduceat(scales, starts, axis=1)
+
+
 def _matmul(
     device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, outputs: int,
     inputs: int, bias: bool = False, residual: bool = False, activation: str = "",
     norm: bool = False, squares: bool = False, magnitude: float = 1.0, simdgroups: int = 0,
+    join: tuple[int, ...] = (),
 ) -> Prepared:  # fmt: skip
     weight_kind = Kind[kind]
     more = {"simdgroups": simdgroups} if simdgroups else {}
@@ -63,6 +89,8 @@ def _matmul(
     def matrix() -> tuple[Matrix, Array]:
         raw = random_weights(weight_kind, outputs, inputs, rng)
         values = dequantize(raw, weight_kind).reshape(outputs, inputs).astype(np.float64)
+        if join:
+            return _in_parts(device, raw, weight_kind, inputs, join), values
         return Matrix(whole(device.from_numpy(raw)), weight_kind, outputs, inputs), values
 
     weight, w = matrix()
@@ -70,13 +98,20 @@ def _matmul(
     offset = rng.normal(size=outputs).astype(np.float32)
     y = device.from_numpy(rng.normal(size=(rows, outputs)).astype(np.float32))
     before = y.numpy(np.float32, (rows, outputs)).astype(np.float64)
-    x64, fused, squares_span = x.astype(np.float64), None, None
+    x64, fused = x.astype(np.float64), None
     if norm:  # x * gain / rms(x), the sum of squares given in three parts
         gain = rng.uniform(0.5, 1.5, inputs).astype(np.float32)
         thirds = np.array_split(x64 * SHRINK, 3, axis=1)
         parts = np.stack([(third**2).sum(1) for third in thirds], axis=1)
-        fused = FusedNorm(floats(device, gain), floats(device, parts), 3, 1e-5)
-        x64 = x64 * gain / np.sqrt((x64**2).mean(1, keepdims=True) + 1e-5)
+        fused = FusedNorm(
+            None if simdgroups else floats(device, gain), floats(device, parts), 3, 1e-5
+        )
+        rms = np.sqrt((x64**2).mean(1, keepdims=True) + 1e-5)
+        if simdgroups:  # x comes multiplied
+            x = x * gain
+            x64 = x.astype(np.float64) / rms
+        else:
+            x64 = x64 * gain / rms
     expected, scale = x64 @ w.T, np.abs(x64) @ np.abs(w).T
     up = None
     if activation:
@@ -93,20 +128,22 @@ def _matmul(
         bias=floats(device, offset) if bias else None, residual=whole(y) if residual else None,
         norm=fused,
     )  # fmt: skip
-    if squares:  # check the partial sums instead of y
-        parts_out = matvec.squares_parts(shape, **more)
-        target = device.buffer(4 * rows * parts_out)
-        squares_span = whole(target)
-        width = -(-outputs // parts_out)
-        padded = np.zeros((rows, parts_out * width))
-        padded[:, :outputs] = expected * SHRINK
-        expected = (padded.reshape(rows, parts_out, width) ** 2).sum(2)
-        scale = (np.abs(padded).reshape(rows, parts_out, width).max(2) + SHRINK) ** 2 * width
-        shape = Matmul(
-            shape.x, weight, shape.y, rows, bias=shape.bias, residual=shape.residual,
-            norm=fused, squares=squares_span,
-        )  # fmt: skip
-        y = target
+    if squares:  # check what the next norm wants instead of y
+        width = matvec.squares_width(shape, **more)
+        sums, sums_scale = _squares(expected * SHRINK, scale * SHRINK, width)
+        next_weight, stride = None, 0
+        if simdgroups:  # y * gain, then the sums
+            gain = rng.uniform(0.5, 1.5, outputs).astype(np.float32)
+            next_weight = floats(device, gain)
+            stride = matvec.next_stride(shape, simdgroups)
+            unused = np.zeros((rows, stride - outputs - sums.shape[1]))
+            sums = np.hstack([expected * gain, sums, unused])
+            sums_scale = np.hstack([scale * gain, sums_scale, unused + 1])
+        expected, scale = sums, sums_scale
+        y = device.buffer(expected.size * 4)
+        shape = dataclasses.replace(
+            shape, squares=whole(y), next_weight=next_weight, next_stride=stride
+        )
     halves = kernel != "matvec" and weight_kind not in (*FLOAT_TILES, Kind.F16)
     return Prepared(
         [MATMULS[kernel](shape, **more)], y, expected, scale + 1e-30, 5e-4 if halves else 1e-6

@@ -52,6 +52,10 @@ class Span:
             )
         return Span(self.buffer, self.offset + offset, nbytes)
 
+    def tail(self, offset: int) -> "Span":
+        """All bytes from `offset` on."""
+        return self.part(offset, self.nbytes - offset)
+
     def overlaps(self, other: "Span") -> bool:
         """Whether the two share a byte."""
         return (

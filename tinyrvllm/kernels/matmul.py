@@ -24,10 +24,11 @@ SHRINK = 2.0**-32  # of x before it is squared for a norm; as in common.h
 class FusedNorm:
     """An RMS norm of x folded into matvec: x * weight on the way in, 1 / rms on the way out."""
 
-    weight: Span  # [inputs] float
+    weight: Span | None  # [inputs] float; None: x has been multiplied by it
     squares: Span  # [rows, parts] float: partial sums of squares of x * SHRINK
     parts: int
     epsilon: float
+    stride: int = 0  # floats from row to row of squares; 0: parts
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ class Matmul:
     residual_stride: int = 0  # 0: outputs
     norm: FusedNorm | None = None  # matvec only
     squares: Span | None = None  # matvec only: receives what the next norm wants, see FusedNorm
+    # [outputs] float, that norm's: squares receives rows of y * next_weight and the sums behind
+    next_weight: Span | None = None
+    next_stride: int = 0  # floats from row to row of squares then
 
     def __post_init__(self) -> None:
         up = self.up
@@ -64,6 +68,8 @@ class Matmul:
                 )
             if self.bias is not None or self.residual is not None or self.squares is not None:
                 raise KernelError("a gated multiplication takes no bias, residual or squares")
+        if self.next_weight is not None and self.norm is not None and self.norm.weight is not None:
+            raise KernelError("next_weight: expected an x that has been multiplied by its own norm's")
         if self.rows < 1:
             raise KernelError(f"expected at least 1 row, found {self.rows}")
         for name, span, nbytes in (
@@ -90,13 +96,24 @@ class Matmul:
     def parameters(self, lanes: int = 0) -> bytes:
         """struct MatmulArgs of shaders/matmul.h."""
         return struct.pack(
-            "<12IfI",
+            "<13If7I",
             self.rows, self.weight.outputs, self.weight.inputs, self.weight.row_bytes,
             *self.strides, ACTIVATIONS[self.activation],
-            self.bias is not None, self.residual is not None,
-            lanes, self.norm.parts if self.norm else 0,
+            self.bias is not None, self.residual is not None, lanes,
+            self.norm.parts if self.norm else 0,
+            (self.norm.stride or self.norm.parts) if self.norm else 0,
             self.norm.epsilon if self.norm else 0.0, self.squares is not None,
+            self.next_stride, *self._parts(),
         )  # fmt: skip
+
+    def _parts(self) -> list[int]:
+        """part_ends and part_offsets of MatmulArgs."""
+        parts = self.weight.parts or ((self.weight.outputs, 0),)
+        ends: list[int] = []
+        for outputs, _ in parts:
+            ends.append(outputs + (ends[-1] if ends else 0))
+        missing = 3 - len(parts)
+        return [*(ends + ends[-1:] * missing)[:2], *(at for _, at in parts), *[0] * missing]
 
     def arguments(self) -> tuple[Argument, ...]:
         """Slots 0 to 5 of every matmul kernel: x, weight, up, bias, residual, y."""
@@ -111,9 +128,9 @@ class Matmul:
         )
 
     def norm_arguments(self) -> tuple[Argument, ...]:
-        """Slots 6 to 8 of matvec: norm weight, sums of squares in, sums of squares out."""
+        """Slots 6 to 8 of matvec: norm weight (its own or the next one's), sums of squares in, out."""
         return (
-            optional(self.norm.weight if self.norm else None, self.x),
+            optional((self.norm and self.norm.weight) or self.next_weight, self.x),
             optional(self.norm.squares if self.norm else None, self.x),
             writes(self.squares) if self.squares is not None else unused(self.y),
         )

@@ -1,6 +1,8 @@
 """y = x W^T for few rows, one pass over the weights for every four: shaders/matvec.metal."""
 
-from .launch import Launch, ceil_div
+from gguf import GGMLQuantizationType
+
+from .launch import KernelError, Launch, ceil_div
 from .matmul import Matmul
 from .quant import PLAIN, UNIT
 
@@ -37,17 +39,20 @@ def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
     simdgroups: as many as a GPU of many cores needs to be busy; 0: one of Apple's. Many simdgroups
     come of many lanes an output and few outputs a lane, which also makes the loop over K
     short; where it has whole steps, half of them are enough (see `steps_ahead`).
-    The lanes decide the order of a row's sums: they hang on the matrix, not on the rows.
+    The lanes decide the order of a row's sums, and there the outputs that of a folded norm's: they
+    hang on the matrix, not on the rows.
     """
-    weight, rows, matrices = matmul.weight, min(matmul.rows, ROWS), 2 if matmul.up else 1
+    weight, matrices = matmul.weight, 2 if matmul.up else 1
     if not simdgroups:
-        return lanes(weight.inputs), outputs_per_lane(rows, weight.outputs)
+        return lanes(weight.inputs), outputs_per_lane(min(matmul.rows, ROWS), weight.outputs)
     units = ceil_div(weight.inputs, UNIT)
     across = next(n for n in (4, 8, 16, 32) if n >= units or n == 32)
+    if has_parts(matmul):
+        return 32, 4 if weight.outputs * matrices >= 3 * simdgroups else 2
     idle = 1 - units / (ceil_div(units, across) * across)
     if idle > 0.25 and weight.outputs * lanes(weight.inputs) >= 64 * simdgroups:
         across = lanes(weight.inputs)
-    with_two = ceil_div(matmul.rows, ROWS) * weight.outputs * matrices * across // 64
+    with_two = weight.outputs * matrices * across // 64
     if with_two >= simdgroups:
         return across, 4 if steps_ahead(matmul, across) else 2
     return across, 2 if matrices == 2 else 1
@@ -55,16 +60,44 @@ def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
 
 def steps_ahead(matmul: Matmul, across: int) -> int:
     """Steps of 32 lanes whose weights are loaded before any is used; 0: K is not made of whole
-    ones, or x has rows that need the registers."""
+    ones."""
     steps, rest = divmod(matmul.weight.inputs, 32 * UNIT)
-    if across < 32 or rest or matmul.rows > 1:
+    if across < 32 or rest:
         return 0
     return 1 if steps % 2 else 2
 
 
+def has_parts(matmul: Matmul) -> bool:
+    """Whether a GPU of many cores takes Q8_0 in parts of 8 weights: steps of 256, aligned to 8."""
+    weight, places = matmul.weight, [0]
+    if weight.kind is not GGMLQuantizationType.Q8_0 or weight.inputs % 256 or not is_wide(matmul):
+        return False
+    places += [offset for _, offset in weight.parts]
+    places += [m.span.offset for m in (weight, matmul.up) if m is not None]
+    return not any(place % 8 for place in places)
+
+
+def parts_ahead(matmul: Matmul, per_lane: int) -> int:
+    """Parts of a lane and an output that are loaded before any is used, as measured on an H200."""
+    steps = matmul.weight.inputs // 256
+    wanted = 2 if matmul.up else 8 if per_lane == 2 and steps > 32 else 4
+    return next(n for n in (8, 4, 2, 1) if n <= wanted and steps % n == 0)
+
+
 def squares_parts(matmul: Matmul, simdgroups: int = 0) -> int:
     """Partial sums of squares for each row that this launch leaves in `squares`."""
-    return ceil_div(matmul.weight.outputs, 32 // geometry(matmul, simdgroups)[0])
+    return ceil_div(matmul.weight.outputs, squares_width(matmul, simdgroups))
+
+
+def squares_width(matmul: Matmul, simdgroups: int = 0) -> int:
+    """Outputs of a partial sum: those of a step, or with `simdgroups` of a threadgroup."""
+    across, per_lane = geometry(matmul, simdgroups)
+    return 32 // across * (per_lane * SIMDGROUPS if simdgroups else 1)
+
+
+def next_stride(matmul: Matmul, simdgroups: int) -> int:
+    """Floats of a row in `squares` for Matmul.next_weight: a multiple of 4."""
+    return ceil_div(matmul.weight.outputs + squares_parts(matmul, simdgroups), 4) * 4
 
 
 def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
@@ -72,7 +105,14 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
     weight = matmul.weight
     across, per_lane = geometry(matmul, simdgroups)
     rows = min(matmul.rows, ROWS)
+    if (matmul.squares is not None) and (matmul.next_weight is not None) != (simdgroups > 0):
+        raise KernelError(
+            "squares: expected next_weight with simdgroups, and none without; found "
+            f"simdgroups={simdgroups} and next_weight {matmul.next_weight}"
+        )
     outputs = 32 // across * per_lane * SIMDGROUPS // (2 if matmul.up else 1)  # of a threadgroup
+    parts = parts_ahead(matmul, per_lane) if simdgroups and has_parts(matmul) else 0
+    norm = matmul.norm
     step_bytes = weight.row_bytes * across * UNIT / weight.inputs  # of one row, in one step
     return Launch(
         shader="matvec",
@@ -82,10 +122,12 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
             ("GATED", matmul.up is not None),
             ("ROWS", rows),
             ("OUTPUTS", per_lane),
-            ("NORMED", matmul.norm is not None),
+            ("NORMED", norm is not None and norm.weight is not None),
             ("WIDE", is_wide(matmul)),
             ("AHEAD", simdgroups > 0),
-            ("STEPS", steps_ahead(matmul, across) if simdgroups else 0),
+            ("STEPS", steps_ahead(matmul, across) if simdgroups and not parts else 0),
+            ("PARTS", parts),
+            ("SCALED", norm is not None and norm.weight is None),
         ),
         groups=(ceil_div(weight.outputs, outputs), ceil_div(matmul.rows, ROWS), 1),
         threads=(32 * SIMDGROUPS, 1, 1),
@@ -103,7 +145,11 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
 def is_wide(matmul: Matmul) -> bool:
     """Whether rows are whole units, and those of x and of plain weights lie at multiples of 16."""
     weights = [w for w in (matmul.weight, matmul.up) if w is not None and w.kind in PLAIN]
-    norm = [matmul.norm.weight.offset] if matmul.norm else []
+    norm = []
+    if matmul.norm is not None:
+        other = matmul.norm.weight or matmul.norm.squares
+        norm = [other.offset, 4 * matmul.norm.stride]
     places = [matmul.weight.inputs, matmul.x.offset, 4 * matmul.strides[0], *norm]
     places += [n for w in weights for n in (w.span.offset, w.row_bytes)]
+    places += [offset for w in weights for _, offset in w.parts]
     return not any(n % 16 for n in places)

@@ -1,5 +1,6 @@
 """Weights as the file has them: types, sizes, and where a matrix lies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -36,12 +37,16 @@ def row_bytes(kind: GGMLQuantizationType, columns: int) -> int:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight matrix [outputs, inputs] as it lies in a file."""
+    """A weight matrix [outputs, inputs] as it lies in a file.
+
+    parts: (outputs, offset in the span in bytes) of each of up to three that count as one; matvec.
+    """
 
     span: Span
     kind: GGMLQuantizationType
     outputs: int
     inputs: int
+    parts: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.span.nbytes < self.nbytes:
@@ -57,3 +62,17 @@ class Matrix:
     @property
     def nbytes(self) -> int:
         return self.outputs * self.row_bytes
+
+
+def joined(matrices: Sequence[Matrix]) -> Matrix | None:
+    """Two or three matrices as one, if they are of one type and width and near in one buffer."""
+    first = matrices[0]
+    if len({(m.kind, m.inputs, m.span.buffer) for m in matrices}) > 1:
+        return None
+    start = min(m.span.offset for m in matrices)
+    end = max(m.span.offset + m.nbytes for m in matrices)
+    if end - start >= 1 << 32:  # offsets of 32 bits
+        return None
+    parts = tuple((m.outputs, m.span.offset - start) for m in matrices)
+    span = Span(first.span.buffer, start, end - start)
+    return Matrix(span, first.kind, sum(m.outputs for m in matrices), first.inputs, parts)

@@ -51,6 +51,14 @@ def _matmuls() -> list[Case]:
         case("matvec", rows=3, kind="F16", inputs=33, norm=True, **many),
         case("matvec", rows=1, kind="Q8_0", inputs=1024, **many),  # whole steps, two under way
         case("matvec", rows=1, kind="Q4_K", outputs=130, inputs=512, simdgroups=16),
+        # parts of 8 weights: 2 and 4 outputs a lane; 4, 2 and 1 parts ahead; a norm before and behind
+        case("matvec", rows=3, kind="Q8_0", inputs=1024, outputs=130, norm=True, simdgroups=16),
+        case("matvec", rows=2, kind="Q8_0", inputs=768, activation="silu", **many),
+        case("matvec", rows=5, kind="Q8_0", inputs=512, residual=True, squares=True, **many),
+        case("matvec", rows=2, kind="F16", inputs=1024, residual=True, squares=True, **many),
+        case("matvec", rows=1, kind="F16", inputs=576, norm=True, residual=True, squares=True, **many),
+        case("matvec", rows=3, kind="Q8_0", inputs=256, outputs=70, simdgroups=16, join=(40, 13, 17)),
+        case("matvec", rows=2, kind="F16", inputs=33, outputs=30, simdgroups=16, join=(20, 10)),
     ]
     for rows in (1, 3, 7):
         for fused in (False, True):
@@ -151,6 +159,15 @@ def _attentions() -> list[Case]:
         case("attend_one", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
         case("attend_one", contexts=(5, 37), heads=8, kv_heads=1, head_dim=16, f32=True, unused=1e30),
         case("attend_one", contexts=(1100,), heads=2, kv_heads=1, head_dim=16, f32=True, magnitude=1e3),
+        case("attend_spread", contexts=(1, 15, 17, 16), heads=2, kv_heads=1, head_dim=18, spare=0),
+        case("attend_spread", contexts=(33, 600, 1025), **smollm),
+        case("attend_spread", contexts=(20, 700), **smollm, window=512, unused=1e4),
+        case("attend_spread", contexts=(0, 40, 9), queries=(1, 1, 3), **smollm, bound=600),
+        case("attend_spread", contexts=(70, 5), heads=4, kv_heads=1, head_dim=256, window=30),
+        case("attend_spread", contexts=(48,), heads=2, kv_heads=2, head_dim=130, spare=0),
+        case("attend_spread", contexts=(50, 3), heads=14, kv_heads=2, head_dim=18, f32=True, softcap=5.0),
+        case("attend_spread", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
+        case("attend_spread", contexts=(5, 300), heads=4, kv_heads=1, head_dim=128, unused=1e30),
         case("attend_tile", contexts=(32, 5, 80), queries=(9, 1, 40), heads=4, kv_heads=2, head_dim=18, window=40, spare=0),
         case("attend_tile", contexts=(33, 100, 5), queries=(33, 50, 1), **smollm),
         case("attend_tile", contexts=(100, 40), queries=(50, 7), **smollm, window=20),

@@ -10,10 +10,13 @@ A Llama layer at up to 4 rows is 8 dispatches in 6 dependent phases:
     ffn_down       adds the residual, leaves sums of squares
 
 At more rows each norm is a dispatch of its own: 10 in 8 phases. A fused norm repeats no arithmetic
-but the multiplication by its weight, once for each simdgroup that reads a value of x.
+but the multiplication by its weight, once for each simdgroup that reads a value of x. A GPU of many
+cores has too many of those: there the projections multiply, and q, k and v are one dispatch.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from tinyrvllm.kernels import (
     attention,
@@ -30,6 +33,7 @@ from tinyrvllm.kernels import (
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import Launch, Span
 from tinyrvllm.kernels.matmul import FUSED_ROWS, FusedNorm, Matmul
+from tinyrvllm.kernels.quant import joined
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.step import Bucket, StepBuffer
@@ -64,9 +68,12 @@ class Forward:
         """From token ids to the last layer's output in scratch "x": [rows, hidden]."""
         return Body(self, bucket).launches
 
+    def uses_matvec(self, rows: int) -> bool:
+        return rows <= self.options.matvec_rows or self.options.batch_invariant
+
     def multiply(self, matmul: Matmul) -> Launch:
         """The kernel for this many rows."""
-        if matmul.rows <= self.options.matvec_rows or self.options.batch_invariant:
+        if self.uses_matvec(matmul.rows):
             return matvec.launch(matmul, self.options.simdgroups)
         if matmul.rows <= self.options.ksplit_rows:
             return ksplit.launch(matmul, self.options.simdgroups)
@@ -79,19 +86,27 @@ class Forward:
         weight = self.tensors.vector(name)
         return reduce.rmsnorm(x, weight, y, rows, config.hidden_size, config.norm_eps, residual)
 
-    def fused_norm(self, name: str, writer: str | None) -> FusedNorm:
-        """A norm of x by the sums of squares that x's last writer left: a projection, or None
-        for the embedding."""
-        feed, x = self.scratch["feed"], self.scratch["x"]
-        parts = (
-            matvec.squares_parts(
-                Matmul(feed, self.tensors.matrix(writer), x, 1), self.options.simdgroups
-            )
-            if writer is not None
-            else embedding.squares_parts(self.config.hidden_size)
-        )
-        weight, squares = self.tensors.vector(name), self.scratch["squares"]
-        return FusedNorm(weight, squares, parts, self.config.norm_eps)
+    def folded(self, name: str, writer: str | None, first: int = 0) -> dict[str, Any]:
+        """What a matvec multiplies, as Matmul has it: x from row `first` on, and the norm `name`.
+
+        writer: who wrote x last and left sums of squares, a projection, or None for the embedding.
+        On a GPU of many cores it has left x times the norm's weight, too: see `Body.project`.
+        """
+        hidden, epsilon = self.config.hidden_size, self.config.norm_eps
+        x, squares, many = self.scratch["x"], self.scratch["squares"], self.options.simdgroups
+        if writer is None:
+            parts = embedding.squares_parts(hidden)
+        else:
+            wrote = Matmul(self.scratch["feed"], self.tensors.matrix(writer), x, 1)
+            parts = matvec.squares_parts(wrote, many)
+            if many:
+                stride = matvec.next_stride(wrote, many)
+                x = squares.tail(4 * first * stride)
+                norm = FusedNorm(None, x.tail(4 * hidden), parts, epsilon, stride)
+                return {"x": x, "x_stride": stride, "norm": norm}
+        squares = squares.tail(4 * first * parts)
+        norm = FusedNorm(self.tensors.vector(name), squares, parts, epsilon)
+        return {"x": x.tail(4 * first * hidden), "norm": norm}
 
 
 class Body:
@@ -103,6 +118,7 @@ class Body:
         self.bucket = bucket
         self.rows = bucket.rows
         self.fuse = can_fuse(config, forward.options, bucket.rows)
+        self.many = forward.options.simdgroups > 0
         self.scratch = forward.scratch
         self.launches: list[Launch] = []
         self.writer: str | None = None  # the projection that wrote x; None: the embedding
@@ -122,43 +138,56 @@ class Body:
         name = f"blk.{index}."
         if self.config.layer_kinds[index] == "attention":
             self.attention(index, name)
-            self.project(name + "attn_output.weight", "mixed", name + "post_attention_norm.weight")
+            mixer, post_norm = "attn_output.weight", name + "post_attention_norm.weight"
         else:
             self.short_convolution(index, name)
-            self.project(name + "shortconv.out_proj.weight", "mixed", "")
+            mixer, post_norm = "shortconv.out_proj.weight", ""
+        self.project(name + mixer, "mixed", post_norm, name + "ffn_norm.weight")
         self.feed_forward(name)
-        self.project(name + "ffn_down.weight", "feed", name + "post_ffw_norm.weight")
+        last = index + 1 == self.config.num_layers
+        following = self.config.output_norm if last else f"blk.{index + 1}.attn_norm.weight"
+        self.project(name + "ffn_down.weight", "feed", name + "post_ffw_norm.weight", following)
 
     def attention(self, index: int, name: str) -> None:
         config, forward, scratch = self.config, self.forward, self.scratch
         step = forward.step.spans
-        x, norm = self.normed(name + "attn_norm.weight")
-        for part in ("q", "k", "v"):
-            weight = forward.tensors.matrix(f"{name}attn_{part}.weight")
-            bias = f"{name}attn_{part}.bias" if config.qkv_bias else None
-            self.multiply(
-                Matmul(
-                    x, weight, scratch[part], self.rows, norm=norm,
-                    bias=forward.tensors.vector(bias) if bias else None,
-                )
-            )  # fmt: skip
+        normed = self.normed(name + "attn_norm.weight")
+        weights = [forward.tensors.matrix(f"{name}attn_{part}.weight") for part in "qkv"]
+        q, k, v = (scratch[part] for part in "qkv")
+        strides = [weight.outputs for weight in weights]
+        all_three = None
+        if self.many and forward.uses_matvec(self.rows) and not config.qkv_bias:
+            all_three = joined(weights)
+        if all_three is not None:  # one dispatch; rows of q, k and v side by side
+            q = Span(q.buffer, q.offset, q.nbytes + k.nbytes + v.nbytes)
+            k, v = q.tail(4 * strides[0]), q.tail(4 * (strides[0] + strides[1]))
+            strides = [all_three.outputs] * 3
+            self.multiply(Matmul(weight=all_three, y=q, rows=self.rows, **normed))
+        else:
+            for part, weight, y in zip("qkv", weights, (q, k, v), strict=True):
+                bias = f"{name}attn_{part}.bias" if config.qkv_bias else None
+                self.multiply(
+                    Matmul(
+                        weight=weight, y=y, rows=self.rows, **normed,
+                        bias=forward.tensors.vector(bias) if bias else None,
+                    )
+                )  # fmt: skip
         norms = None
         if config.qk_norm:
             q_norm, k_norm = (f"{name}attn_{part}_norm.weight" for part in "qk")
             norms = forward.tensors.vector(q_norm), forward.tensors.vector(k_norm)
         head_dim = config.head_dim
-        widths = config.num_heads * head_dim, *(config.num_kv_heads * head_dim,) * 2
         k_pool, v_pool = forward.pools[index]
         self.launches.append(
             rope.rope_and_store(
-                scratch["q"], scratch["k"], scratch["v"], forward.tensors.turns(index),
+                q, k, v, forward.tensors.turns(index),
                 step["positions"], step["slots"], k_pool, v_pool, forward.layout, self.rows,
-                config.num_heads, head_dim, config.rope_interleaved, widths,
+                config.num_heads, head_dim, config.rope_interleaved, (strides[0], strides[1], strides[2]),
                 norms=norms, norm_epsilon=config.norm_eps,
             )
         )  # fmt: skip
         attend = attention.Attention(
-            q=scratch["q"], k_pool=k_pool, v_pool=v_pool, block_tables=step["block_tables"],
+            q=q, q_stride=strides[0], k_pool=k_pool, v_pool=v_pool, block_tables=step["block_tables"],
             context_lens=step["context_lens"], query_start=step["query_start"],
             out=scratch["mixed"], layout=forward.layout, heads=config.num_heads,
             sequences=self.bucket.sequences, max_blocks=forward.step.blocks(self.bucket),
@@ -173,9 +202,9 @@ class Body:
     def short_convolution(self, index: int, name: str) -> None:
         """LFM2's mixer: b, c, x = split(in_proj(x)); c * conv(b * x) into scratch "mixed"."""
         config, forward, step = self.config, self.forward, self.forward.step.spans
-        x, norm = self.normed(name + "attn_norm.weight")
+        normed = self.normed(name + "attn_norm.weight")
         weight, bcx = forward.tensors.matrix(name + "shortconv.in_proj.weight"), self.scratch["bcx"]
-        self.multiply(Matmul(x, weight, bcx, self.rows, norm=norm))
+        self.multiply(Matmul(weight=weight, y=bcx, rows=self.rows, **normed))
         (state,) = forward.pools[index]
         self.launches.append(
             conv.launch(
@@ -189,24 +218,28 @@ class Body:
     def feed_forward(self, name: str) -> None:
         """activation(gate(x)) * up(x) into scratch "feed"."""
         forward, scratch = self.forward, self.scratch
-        x, norm = self.normed(name + "ffn_norm.weight")
+        normed = self.normed(name + "ffn_norm.weight")
         gate = forward.tensors.matrix(name + "ffn_gate.weight")
         up = forward.tensors.matrix(name + "ffn_up.weight")
         activation = self.config.activation
         if gate.kind == up.kind:
             self.multiply(
-                Matmul(x, gate, scratch["feed"], self.rows, up=up, activation=activation, norm=norm)
-            )
+                Matmul(
+                    weight=gate, y=scratch["feed"], rows=self.rows, up=up, activation=activation,
+                    **normed,
+                )
+            )  # fmt: skip
             return
-        self.multiply(Matmul(x, gate, scratch["feed"], self.rows, norm=norm))
-        self.multiply(Matmul(x, up, scratch["up"], self.rows, norm=norm))
+        self.multiply(Matmul(weight=gate, y=scratch["feed"], rows=self.rows, **normed))
+        self.multiply(Matmul(weight=up, y=scratch["up"], rows=self.rows, **normed))
         count = self.rows * self.config.intermediate_size
         self.launches.append(
             elementwise.gate(scratch["feed"], scratch["up"], scratch["feed"], count, activation)
         )
 
-    def project(self, weight: str, source: str, post_norm: str) -> None:
-        """x += source W^T; Gemma 2 and 3 norm what they add."""
+    def project(self, weight: str, source: str, post_norm: str, next_norm: str) -> None:
+        """x += source W^T; Gemma 2 and 3 norm what they add. A folded norm of what follows gets
+        its sums of squares, and on a GPU of many cores x times its weight."""
         forward, scratch, x = self.forward, self.scratch, self.scratch["x"]
         self.writer = weight
         matrix = forward.tensors.matrix(weight)
@@ -216,18 +249,23 @@ class Body:
                 forward.norm(post_norm, scratch["normed"], x, self.rows, residual=x)
             )
             return
-        squares = scratch["squares"] if self.fuse else None
-        self.multiply(
-            Matmul(scratch[source], matrix, x, self.rows, residual=x, squares=squares)
-        )
+        matmul = Matmul(scratch[source], matrix, x, self.rows, residual=x)
+        if self.fuse:
+            matmul = replace(matmul, squares=scratch["squares"])
+        if self.fuse and self.many:
+            matmul = replace(
+                matmul, next_weight=forward.tensors.vector(next_norm),
+                next_stride=matvec.next_stride(matmul, forward.options.simdgroups),
+            )  # fmt: skip
+        self.multiply(matmul)
 
-    def normed(self, name: str) -> tuple[Span, FusedNorm | None]:
-        """(what to multiply, the norm to fold in): x and a norm, or the norm's output and None."""
+    def normed(self, name: str) -> dict[str, Any]:
+        """What to multiply, as Matmul has it: x and a norm to fold in, or the norm's output."""
         forward, scratch = self.forward, self.scratch
         if self.fuse:
-            return scratch["x"], forward.fused_norm(name, self.writer)
+            return forward.folded(name, self.writer)
         self.launches.append(forward.norm(name, scratch["x"], scratch["normed"], self.rows))
-        return scratch["normed"], None
+        return {"x": scratch["normed"]}
 
     def multiply(self, matmul: Matmul) -> None:
         self.launches.append(self.forward.multiply(matmul))
@@ -239,7 +277,4 @@ def can_fuse(config: ModelConfig, options: Options, rows: int) -> bool:
     Not where the number of rows must make no difference: a folded norm adds up in another order.
     """
     fuse = options.fuse and not options.batch_invariant
-    few = rows <= min(options.matvec_rows, FUSED_ROWS)
-    # Many simdgroups leave many partial sums, and each of the next kernel's adds them all up.
-    short = not options.simdgroups or config.hidden_size <= 1024
-    return fuse and few and short and not config.post_norms
+    return fuse and rows <= min(options.matvec_rows, FUSED_ROWS) and not config.post_norms

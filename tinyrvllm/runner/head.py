@@ -27,9 +27,9 @@ class Head:
         gathered: the rows are those of the step's sample_rows; else the first `samples` of x.
         """
         scratch, hidden = self.forward.scratch, self.forward.config.hidden_size
-        x = scratch["x"]
         if not gathered:
-            return self._project(x, samples, fused)
+            return self._project(scratch["x"], samples, fused)
+        x = scratch["x"]
         rows_of_x = Matrix(x, GGMLQuantizationType.F32, x.nbytes // 4 // hidden, hidden)
         rows, picked = self.forward.step.spans["sample_rows"], scratch["gathered"]
         gather = embedding.launch(rows, rows_of_x, picked, samples)
@@ -52,12 +52,11 @@ class Head:
         chunks = argmax.chunks(config.vocab_size)
         for first in range(0, bucket.rows, self.max_samples):
             rows = min(self.max_samples, bucket.rows - first)
-            launches += self._project(
-                tail(forward.scratch["x"], first * config.hidden_size * 4), rows, fused
-            )
+            x = forward.scratch["x"].tail(first * config.hidden_size * 4)
+            launches += self._project(x, rows, fused, first)
             launches.append(
                 argmax.chunk_winners(
-                    forward.scratch["logits"], tail(winners, first * chunks * argmax.WINNER_BYTES),
+                    forward.scratch["logits"], winners.tail(first * chunks * argmax.WINNER_BYTES),
                     rows, config.vocab_size,
                 )
             )  # fmt: skip
@@ -70,27 +69,22 @@ class Head:
         )  # fmt: skip
         return launches
 
-    def _project(self, x: Span, rows: int, fused: bool) -> list[Launch]:
-        """x [rows, hidden] -> "logits" [rows, vocab]."""
+    def _project(self, x: Span, rows: int, fused: bool, first: int = 0) -> list[Launch]:
+        """x [rows, hidden], from row `first` of "x" on if fused -> "logits" [rows, vocab]."""
         forward, config = self.forward, self.forward.config
         weight = forward.tensors.matrix(
             "token_embd.weight" if config.tied_output else "output.weight"
         )
-        logits, launches, norm = forward.scratch["logits"], [], None
+        logits, launches = forward.scratch["logits"], []
         if fused:
             writer = f"blk.{config.num_layers - 1}.ffn_down.weight"
-            norm = forward.fused_norm(config.output_norm, writer)
+            normed = forward.folded(config.output_norm, writer, first)
         else:
-            normed = forward.scratch["normed"]
-            launches.append(forward.norm(config.output_norm, x, normed, rows))
-            x = normed
-        launches.append(forward.multiply(Matmul(x, weight, logits, rows, norm=norm)))
+            normed = {"x": forward.scratch["normed"]}
+            launches.append(forward.norm(config.output_norm, x, normed["x"], rows))
+        launches.append(forward.multiply(Matmul(weight=weight, y=logits, rows=rows, **normed)))
         if config.final_softcap is not None:
             count = rows * config.vocab_size
             launches.append(elementwise.softcap(logits, logits, count, config.final_softcap))
         return launches
 
-
-def tail(span: Span, offset: int) -> Span:
-    """A span from `offset` bytes on."""
-    return span.part(offset, span.nbytes - offset)

@@ -59,7 +59,7 @@ def scratch_sizes(
         "partial": max(PARTIAL_BYTES, _partial_bytes(config, splits)) // 4 if splits > 1 else 0,
         "feed": rows * config.intermediate_size,
         "up": rows * config.intermediate_size if gate_and_up_differ else 0,
-        "squares": min(rows, FUSED_ROWS) * config.hidden_size,
+        "squares": min(rows, FUSED_ROWS) * (2 * config.hidden_size + 4),
         "logits": samples * config.vocab_size,
         "winners": rows * argmax.chunks(config.vocab_size) * argmax.WINNER_BYTES // 4,
         "indices": samples,

@@ -21,14 +21,26 @@ struct MatmulArgs {   // mirrored by kernels/matmul.py
     uint activation;                             // see activate(); gated form only
     uint has_bias, has_residual;
     uint lanes;                                  // matvec: lanes that share one output
-    uint norm_parts;                             // matvec: partial sums of squares in a row of x
+    uint norm_parts, norm_stride;                // matvec: partial sums of squares in a row of x
     float norm_epsilon;
     uint writes_squares;                         // matvec: leave sums of squares of y for a norm
+    uint next_stride;                            // ... and y times its weight, in rows so far apart
+    uint part_ends[2];                           // matvec: see weight_row_of
+    uint part_offsets[3];                        // in bytes
 };
 
 // One widening 32 x 32 -> 64 bit multiplication per row, none per block.
 inline device const uchar *weight_row(device const uchar *weight, uint n, constant MatmulArgs &a) {
     return weight + ulong(n) * a.row_bytes;
+}
+
+// The same where up to three matrices of one type and width count as one, output after output: the
+// second and the third begin with outputs part_ends[0] and [1].
+inline device const uchar *weight_row_of(device const uchar *weight, uint n,
+                                         constant MatmulArgs &a) {
+    uint part = n < a.part_ends[0] ? 0 : n < a.part_ends[1] ? 1 : 2;
+    uint first = part == 0 ? 0 : a.part_ends[part - 1];
+    return weight_row(weight + a.part_offsets[part], n - first, a);
 }
 
 // Finishes y[row, n] and returns what it stored.

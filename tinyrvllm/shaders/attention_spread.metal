@@ -1,0 +1,141 @@
+// attend_spread: attend_one for a GPU of many cores, a threadgroup for each query head.
+//
+// Version ladder (32 heads of 128 and 190 keys on an H200, as part of a step)
+//   1  attend_one with one head a threadgroup: 4 simdgroups go twice over the keys, and the
+//      compiler moves each load down to its use, which waits for it        17 us
+//   2  this file
+//
+// 1. Nearly all of the time is waiting for memory, so all loads of a step are under way before one
+//    is used; simdgroup_barrier(mem_none) holds them there (matvec, point 8).
+// 2. 8 simdgroups of 32 keys: contexts of up to 256 take one round.
+// 3. Lanes as in attend_one: lane = key for scores, lane = 4 dimensions of head_dim for values.
+//    A lane without a key of its own loads another's, with a score of -inf and a weight of 0, so
+//    that no lane branches around a barrier and no slot past the context is read.
+// 4. One head has one maximum, one sum and one float4 of values (two from head_dim 132 on).
+#include "attention.h"
+
+constant constexpr uint SIMDGROUPS = 8;
+constant constexpr ushort TURN = 16;   // keys or values whose loads overlap
+#define EACH_OF_TURN(t) UNROLL for (ushort t = 0; t < TURN; t++)
+
+[[max_total_threads_per_threadgroup(256)]]
+kernel void attend_spread(device const float *q [[buffer(0)]],            // [rows, heads, head_dim]
+                          device const uchar *k_pool [[buffer(1)]],
+                          device const uchar *v_pool [[buffer(2)]],
+                          // [sequences, table_stride]
+                          device const int *block_tables [[buffer(3)]],
+                          device const int *context_lens [[buffer(4)]],   // [sequences]
+                          device const int *query_start [[buffer(5)]],    // [sequences + 1]
+                          device float *out [[buffer(6)]],                // [rows, heads, head_dim]
+                          // [sequences, heads, splits, head_dim + 2]: sums, then maximum and total
+                          device float *partial [[buffer(7)]],
+                          constant AttentionArgs &a [[buffer(8)]],
+                          uint3 group [[threadgroup_position_in_grid]],   // split, head, sequence
+                          uint thread_index [[thread_index_in_threadgroup]],
+                          uint lane [[thread_index_in_simdgroup]],
+                          uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float4 query[64];                            // [D4 / 4], scaled
+    threadgroup float weights[SIMDGROUPS][32];               // [simdgroup, key]
+    threadgroup ulong places[SIMDGROUPS][32];                // of those keys' values
+    threadgroup float maxima[SIMDGROUPS], totals[SIMDGROUPS];
+    threadgroup float4 gathered[SIMDGROUPS][64];             // [simdgroup, key group, D4 / 4]
+
+    uint sequence = group.z, head = group.y, row = uint(query_start[sequence]);
+    int context = context_lens[sequence];
+    if (context <= 0 || query_start[sequence + 1] - int(row) != 1) return;
+    uint begin = max(first_key(uint(context) - 1, a.window), group.x * SPLIT_KEYS);
+    uint end = min(uint(context), (group.x + 1) * SPLIT_KEYS);
+    if (begin >= end) return;                                // attend_combine skips it as well
+
+    constexpr uint all = SIMDGROUPS * 32;
+    uint kv_head = head / (a.heads / a.kv_heads);
+    for (uint d = thread_index; d < D4; d += all) {
+        float value = d < HEAD_DIM ? q[ulong(row) * a.q_stride + head * HEAD_DIM + d] : 0.0f;
+        ((threadgroup float *)query)[d] = value * a.scale;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    uint chunks = D4 / 4;                                    // float4 of a head
+    uint key_groups = chunks < 32 ? 32 / chunks : 1;         // keys that lanes take at once
+    uint chunk = chunks < 32 ? lane % chunks : lane, key_group = chunks < 32 ? lane / chunks : 0;
+    float best = -INFINITY, total = 0.0f;
+    float4 values[2] = {float4(0.0f), float4(0.0f)};
+    for (uint first = begin / 32 * 32 + simdgroup * 32; first < end; first += all) {
+        uint key = first + lane, keys = min(end - first, 32u), nearest = clamp(key, begin, end - 1);
+        int block = block_tables[sequence * a.table_stride + nearest / BLOCK_SIZE];
+        uint slot = uint(block) * BLOCK_SIZE + nearest % BLOCK_SIZE;
+        ulong at = k_row(slot, kv_head, a.kv_heads);
+        float4 sums = float4(0.0f);
+        for (uint c = 0; c < chunks; c += TURN) {
+            float4 k4[TURN];
+            EACH_OF_TURN(t) {
+                k4[t] = load_kv4(k_pool, at + min(c + t, chunks - 1) * (BLOCK_SIZE * 4));
+            }
+            simdgroup_barrier(mem_flags::mem_none);
+            EACH_OF_TURN(t) if (c + t < chunks) sums = fma(query[c + t], k4[t], sums);
+        }
+        float2 pair = sums.xy + sums.zw;
+        float score = key == nearest ? capped(pair.x + pair.y, a) : -INFINITY;
+        float higher = max(best, simd_max(score));
+        float base = higher == -INFINITY ? 0.0f : higher;    // never -inf - -inf
+        float weight = exp(score - base), correction = exp(best - base);
+        total = fma(total, correction, weight);
+        best = higher;
+        weights[simdgroup][lane] = weight;
+        places[simdgroup][lane] = v_row(slot, kv_head, a.kv_heads);
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // weights and places are there
+
+        values[0] *= correction;
+        values[1] *= correction;
+        for (uint from = 0; from < keys; from += TURN * key_groups) {
+            float4 v4[TURN][2];
+            EACH_OF_TURN(t) {
+                uint i = min(from + t * key_groups + key_group, keys - 1);
+                ulong place = places[simdgroup][i] + chunk * 4;
+                v4[t][0] = load_kv4(v_pool, place);
+                if (chunk + 32 < chunks) v4[t][1] = load_kv4(v_pool, place + 128);
+            }
+            simdgroup_barrier(mem_flags::mem_none);
+            EACH_OF_TURN(t) {
+                uint i = from + t * key_groups + key_group;
+                float w = i < keys ? weights[simdgroup][min(i, 31u)] : 0.0f;
+                values[0] = fma(float4(w), v4[t][0], values[0]);
+                if (chunk + 32 < chunks) values[1] = fma(float4(w), v4[t][1], values[1]);
+            }
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // read before the next overwrite
+    }
+
+    // The simdgroups' results become one: lane i has what simdgroup i found.
+    total = simd_sum(total);
+    if (lane == 0) {
+        maxima[simdgroup] = best;
+        totals[simdgroup] = total;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float found = lane < SIMDGROUPS ? maxima[lane] : -INFINITY, highest = simd_max(found);
+    float factor = found == -INFINITY ? 0.0f : exp(found - highest);
+    float sum = simd_sum(lane < SIMDGROUPS ? totals[lane] * factor : 0.0f);
+    factor = best == -INFINITY ? 0.0f : exp(best - highest); // this simdgroup's
+    if (key_group < key_groups) {
+        threadgroup float4 *to = gathered[simdgroup] + key_group * chunks + chunk;
+        to[0] = values[0] * factor;
+        if (chunk + 32 < chunks) to[32] = values[1] * factor;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    ulong part = (ulong(sequence) * a.heads + head) * a.splits + group.x;
+    device float *mine = partial + part * (HEAD_DIM + 2);
+    for (uint d = thread_index; d < HEAD_DIM; d += all) {
+        float value = 0.0f;
+        for (uint i = 0; i < SIMDGROUPS; i++) {
+            threadgroup float *of = (threadgroup float *)gathered[i];
+            for (uint g = 0; g < key_groups; g++) value += of[g * D4 + d];
+        }
+        if (a.splits > 1) mine[d] = value;
+        else out[ulong(row) * a.out_stride + head * HEAD_DIM + d] = value / sum;
+    }
+    if (a.splits > 1 && thread_index == 0) {
+        mine[HEAD_DIM] = highest;
+        mine[HEAD_DIM + 1] = sum;
+    }
+}
