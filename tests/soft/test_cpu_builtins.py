@@ -161,3 +161,20 @@ kernel void k(device uint *out [[buffer(0)]], uint i [[thread_position_in_grid]]
             ]
         )
         np.testing.assert_array_equal(out, np.where(i % 2, 0, np.where(i < 8, lanes, 101 * lanes)))
+
+
+def test_a_lane_that_returned_stays_away_from_the_next_barrier() -> None:
+    source = """
+kernel void k(device atomic_uint *runs [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
+  atomic_fetch_add_explicit(runs + i, 1, memory_order_relaxed);
+  threadgroup_barrier(mem_flags::mem_none);
+  if (i == 0) return;
+  if (i % 2) simd_sum(i);
+  threadgroup_barrier(mem_flags::mem_none);
+  atomic_fetch_add_explicit(runs + i, 1, memory_order_relaxed);
+}
+"""
+    runs = np.zeros(40, np.uint32)
+    bound = {0: (runs.ctypes.data, runs.nbytes)}
+    run([Dispatch(library(source).kernel("k"), bound, (40, 1, 1), (40, 1, 1))], 1)
+    assert runs.tolist() == [1] + [2] * 39
