@@ -127,7 +127,8 @@ class Buffers:
             while self._dead:
                 at = self._buffers.index(self._dead.popleft())
                 del self._buffers[at], self._starts[at]
-            at = bisect.bisect_left(self._starts, buffer.host)
+            # Behind one that began there before and is not collected yet: the newest is found first.
+            at = bisect.bisect_right(self._starts, buffer.host)
             self._starts.insert(at, buffer.host)
             self._buffers.insert(at, reference)
 
