@@ -48,6 +48,7 @@ def _matmuls() -> list[Case]:
     cases += [
         case("ksplit", rows=8, kind="Q8_0", inputs=96, **many),
         case("ksplit", rows=8, kind="F16", inputs=31, **many),
+        case("matvec", rows=3, kind="F16", outputs=33, inputs=33, norm=True),
         case("matvec", rows=3, kind="F16", inputs=33, norm=True, **many),
         case("matvec", rows=1, kind="Q8_0", inputs=1024, **many),  # whole steps, two under way
         case("matvec", rows=1, kind="Q4_K", outputs=130, inputs=512, simdgroups=16),
@@ -167,7 +168,7 @@ def _attentions() -> list[Case]:
         case("attend_spread", contexts=(48,), heads=2, kv_heads=2, head_dim=130, spare=0),
         case("attend_spread", contexts=(50, 3), heads=14, kv_heads=2, head_dim=18, f32=True, softcap=5.0),
         case("attend_spread", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
-        case("attend_spread", contexts=(5, 300), heads=4, kv_heads=1, head_dim=128, unused=1e30),
+        case("attend_spread", contexts=(5, 300), heads=4, kv_heads=1, head_dim=128, f32=True, unused=1e30),
         case("attend_tile", contexts=(32, 5, 80), queries=(9, 1, 40), heads=4, kv_heads=2, head_dim=18, window=40, spare=0),
         case("attend_tile", contexts=(33, 100, 5), queries=(33, 50, 1), **smollm),
         case("attend_tile", contexts=(100, 40), queries=(50, 7), **smollm, window=20),

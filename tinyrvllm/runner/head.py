@@ -87,4 +87,3 @@ class Head:
             count = rows * config.vocab_size
             launches.append(elementwise.softcap(logits, logits, count, config.final_softcap))
         return launches
-
