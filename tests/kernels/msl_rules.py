@@ -93,14 +93,17 @@ def literals(s: Source) -> Iterator[Finding]:
 
 
 def spaces_of_pointers(s: Source) -> Iterator[Finding]:
-    """4: every pointer and reference says which memory it points to."""
+    """4: every pointer and reference says in one word which memory it points to."""
     types = rf"(?:packed_)?{SCALARS}[234]?|ulong2?|void|atomic_uint|simdgroup_\w+(?:<[^>]*>)?"
     structs = "|".join(re.findall(r"\b(?:struct|typename)\s+(\w+)", s.code)) or "void"
     for m in re.finditer(
         rf"(?<![\w:])((?:\w+\s+)*)\b({types}|{structs})\s*[*&]+\s*\(?&?\w+\s*(?=[,)=;\[])", s.code
     ):
-        if not re.search(rf"\b(?:{SPACES})\b", m[1]):
-            yield m.start(), f"{m[0].strip()!r} has no address space"
+        spaces = len(re.findall(rf"\b(?:{SPACES})\b", m[1]))
+        if spaces != 1:
+            yield m.start(), f"{m[0].strip()!r} has {'two address spaces' if spaces else 'none'}"
+        elif "**" in m[0]:
+            yield m.start(), f"{m[0].strip()!r}: the inner pointer has none; say *thread *"
 
 
 def threadgroup_variables(s: Source) -> Iterator[Finding]:

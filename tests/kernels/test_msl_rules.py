@@ -57,6 +57,8 @@ BAD = {  # rule -> changes of GOOD, each of which it must see
     "literals": [("2.0f *", "2.0 *"), ("2.0f *", "2. *"), ("2.0f *", "1e3 *")],
     "spaces_of_pointers": [
         ("thread const float4 &v", "const float4 &v"),
+        ("thread const float4 &v", "thread device const float4 &v"),
+        ("thread const float4 &v, ", "device float **p, thread const float4 &v, "),
         ("float4 v =", "float *p = 0; float4 v ="),
         ("thread const float4 &v", "ScaleArgs &v"),
     ],

@@ -68,6 +68,7 @@ INVALID = {
     "device pointer to threadgroup": (body("threadgroup float *p = a;"), 4, "cannot initialize a variable of type 'threadgroup float"),
     "threadgroup argument for device": (body("threadgroup float s[4];\nf(s);", "void f(device float *p) { }\n"), 6, "no matching function for call to 'f'"),
     "pointer without an address space": (body("f(a);", "void f(thread float *p) { }\n"), 5, "no matching function for call to 'f'"),
+    "two address spaces": ("void f(device const thread float *p) { }", 3, "multiple address spaces specified for type"),
     "write to constant": ("kernel void k(constant float *a [[buffer(0)]]) {\n  a[0] = 1;\n}", 4, "read-only variable is not assignable"),
     "threadgroup variable in a helper": ("float f() {\n  threadgroup float s[4];\n  return s[0];\n}", 4, "variable 's' in the threadgroup address space cannot be declared in the non-kernel function 'f'"),
     "threadgroup variable at program scope": ("threadgroup float s[4];", 3, "program scope variable must reside in constant address space"),

@@ -157,7 +157,7 @@ inline void weights_of_part(thread float4 *weights, thread const uint *words, ui
 }
 
 // The loop over K for Q8_0, in parts of 8 weights; the sums are in the first components.
-inline void add_parts(thread float4 (*sums)[MAX_ROWS], thread device const uchar **rows,
+inline void add_parts(thread float4 (*sums)[MAX_ROWS], device const uchar *thread *rows,
                       device const float *x, device const float *norm_weight, uint first_row,
                       uint lane, constant MatmulArgs &a) {
     uint block = lane / 4, shift = 2 + block % 4 * 2;

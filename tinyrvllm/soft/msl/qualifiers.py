@@ -11,7 +11,7 @@ import re
 from tinyrvllm.soft.msl.declarations import Declaration
 from tinyrvllm.soft.msl.tokens import Tokens
 
-_SPACES = ("thread", "device", "threadgroup", "constant")
+SPACES = ("thread", "device", "threadgroup", "constant")
 _ENDS = ("{", ";", ":", "=", "->")
 
 
@@ -22,7 +22,7 @@ def methods(tokens: Tokens) -> None:
             braces.append(i)
         elif tokens[i] == "}" and braces:
             braces.pop()
-        elif tokens[i] in _SPACES and braces and _qualifies(tokens, i):
+        elif tokens[i] in SPACES and braces and _qualifies(tokens, i):
             start = _start(tokens, i)
             signature = re.escape(tokens.text(start, i))
             if re.search(r"[{};:]" + signature, tokens.text(braces[-1], start)):
@@ -38,7 +38,7 @@ def overloads(tokens: Tokens, declarations: list[Declaration]) -> None:
             continue
         head = d.parameters[1] or tokens.find(d.start, "{;")
         words = [tokens[i] for i in range(d.start, head)]
-        if not set(_SPACES) & set(words):
+        if not set(SPACES) & set(words):
             continue
         text = " ".join(w for w in words if w not in ("device", "thread", "threadgroup"))
         signature = d.scope + re.sub(r"\b(constant|const)( (constant|const)\b)*", "const", text)
@@ -50,7 +50,7 @@ def overloads(tokens: Tokens, declarations: list[Declaration]) -> None:
 def array_parameters(tokens: Tokens) -> None:
     """`f(threadgroup float tile[32])` -> `f(threadgroup float *tile)`: clang qualifies no array."""
     for i in range(len(tokens)):
-        if tokens[i] not in _SPACES:
+        if tokens[i] not in SPACES:
             continue
         first = i  # what stands before the parameter tells it from a variable with two names
         while tokens[first - 1] in ("const", "volatile"):

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tinyrvllm.soft.msl.declarations import Declaration
+from tinyrvllm.soft.msl.qualifiers import SPACES
 from tinyrvllm.soft.msl.tokens import Tokens
 
 _NOT_METAL = frozenset(
@@ -31,6 +32,9 @@ def words(tokens: Tokens) -> None:
     for i, token in enumerate(tokens.list):
         if token.kind != "name":
             continue
+        after = i + 2 if tokens[i + 1] in ("const", "volatile") else i + 1
+        if token.text in SPACES and tokens[after] in SPACES:
+            raise tokens.error(after, "multiple address spaces specified for type")
         deleted = token.text == "delete" and tokens[i - 1] == "="
         if token.text in _NOT_METAL and not deleted:
             raise tokens.error(i, f"'{token.text}' is not supported in Metal")
