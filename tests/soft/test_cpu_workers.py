@@ -53,6 +53,30 @@ kernel void meet(device atomic_uint *here [[buffer(0)]], device uint *met [[buff
 """
 
 
+UNEVEN = """
+kernel void uneven(device uint *out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  uint x = i + 1;
+  for (uint k = 0; k < (i == 0 ? 3000000u : 1u); k++) x = x * 1664525 + 1013904223;
+  out[i] = x;
+}
+kernel void after(device const uint *x [[buffer(0)]], device uint *out [[buffer(1)]],
+                  uint i [[thread_position_in_grid]]) { out[i] = x[1 - i]; }
+"""
+
+
+def test_who_is_done_first_waits_for_a_slow_threadgroup() -> None:
+    kernels = compile_library(HEADER + UNEVEN, filename="uneven.metal")
+    results = set()
+    for _ in range(10):
+        x, out = u32(0, 0), u32(0, 0)
+        slots = {i: (a.ctypes.data, a.nbytes) for i, a in enumerate((x, out))}
+        shape = (2, 1, 1), (1, 1, 1)
+        run([Dispatch(kernels.kernel(name), slots, *shape) for name in ("uneven", "after")], 2)
+        assert x[0] and out.tolist() == x.tolist()[::-1]
+        results.add(tuple(x))
+    assert len(results) == 1
+
+
 def test_threads_share_a_dispatch() -> None:
     """Two threadgroups that wait for each other: each list needs its worker, asleep or not."""
     kernel = compile_library(HEADER + MEET, filename="meet.metal").kernel("meet")

@@ -91,6 +91,8 @@ def integers() -> Cases:
             cases.add(f"extract{at}_{bits}_{t}", t, (t,), f"extract_bits(a, {at}, {bits})")
             cases.add(f"insert{at}_{bits}_{t}", t, (t, t), f"insert_bits(a, b, {at}, {bits})")
     cases.add("bools", "int", ("int", "int"), "max(a > 0, b > 0) + 2 * min(a > 0, b > 0)")
+    bounded = "max(a, b) + 10 * min(b, a) + 100 * clamp(a, b, b + 2)"
+    cases.add("scalars", "int2", ("int2", "int"), bounded)
     for t in ("int", "uint"):
         cases.add(f"mul24_{t}", t, (t, t), "mul24(a, b)")
         cases.add(f"mad24_{t}", t, (t, t, t), "mad24(a, b, c)")
@@ -119,6 +121,14 @@ def test_functions(integers: Cases, name: str) -> None:
             out = np.zeros(arrays[0].size, result)
             integers.run(f"{name}_{t}{suffix}", *arrays, out=out, threads=out.size // width)
             assert out.tolist() == want, f"{name} of {t}{suffix}"
+
+
+def test_vectors_take_scalar_bounds(integers: Cases) -> None:
+    a, b = np.array([[1, 9], [5, -7], [4, 4]], np.int32), np.array([3, -2, 4], np.int32)
+    out, bound = np.zeros_like(a), b[:, None]
+    integers.run("scalars", a, b, out=out, threads=3)
+    want = np.maximum(a, bound) + 10 * np.minimum(a, bound) + 100 * np.clip(a, bound, bound + 2)
+    np.testing.assert_array_equal(out, want)
 
 
 @pytest.mark.parametrize("field", FIELDS)
