@@ -23,6 +23,8 @@ METAL_FUNC float load(device const float *p) { return p[0]; }
 METAL_FUNC float load(constant const float *p) { return p[0] + 100; }     // never: same signature here
 template <typename T> bool operator<(pair_of<T> l, pair_of<T> r) { return l.a < r.a; }
 METAL_FUNC float dot3(uint3 v, float k) { return (v.x + v.y * 10 + v.z * 100) * k; }
+METAL_FUNC float dot2(float2 v) { return v.x + v.y * 10; }
+METAL_FUNC float dot4(float4 v) { return dot(v, float4(1, 10, 100, 1000)); }
 METAL_FUNC float at(point p) { return p.x + p.y; }
 METAL_FUNC void fill(threadgroup float tile[32], uint i) { tile[i] = i; }
 METAL_FUNC float max(float4 v) { return max(max(v.x, v.y), max(v.z, v.w)); }          // joins metal's
@@ -53,6 +55,8 @@ template <typename T, int ROWS, bool WIDE>
   out[8] = load(out + 9) + table[1] + tile[31];
   out[9] = float(metal::abs(bfloat(-2.0bf))) + 1.0e1 + 0x1p-1;
   out[10] = is_same_v<T, float> + numeric_limits<T>::is_integer * 2 + sizeof(bool4);
+  out[11] = dot2({0.5f, 2});
+  out[12] = dot4({1, 2, 3u, 4.0f});
 }
 template [[host_name("words_wide")]] [[kernel]] void words<float, 2, true>(
     device const float *, device float *, uint);
@@ -64,9 +68,9 @@ def test_rewritten_words_mean_what_metal_means() -> None:
     lib = library(SOURCE)
     assert lib.functions["words_wide"].max_total_threads == 64
     assert lib.functions["words_narrow"].max_total_threads == 128
-    want = [51, 31, 642, 7.5, 1, 11, 8.5, 10, 33.5, 12.5, 5]
+    want = [51, 31, 642, 7.5, 1, 11, 8.5, 10, 33.5, 12.5, 5, 20.5, 4321]
     for name in ("words_wide", "words_narrow"):
-        out = np.zeros(11, np.float32)
+        out = np.zeros(13, np.float32)
         run_kernel(lib, name, np.array([1, 2, 3, 4], np.float32), out, threads=32)
         assert out.tolist() == want
 
