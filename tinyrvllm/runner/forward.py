@@ -155,8 +155,8 @@ class Body:
         weights = [forward.tensors.matrix(f"{name}attn_{part}.weight") for part in "qkv"]
         q, k, v = (scratch[part] for part in "qkv")
         strides = [weight.outputs for weight in weights]
-        all_three = None
-        if self.many and forward.uses_matvec(self.rows) and not config.qkv_bias:
+        all_three, apart = None, config.qkv_bias
+        if self.many and forward.uses_matvec(self.rows) and not apart:
             all_three = joined(weights)
         if all_three is not None:  # one dispatch; rows of q, k and v side by side
             q = Span(q.buffer, q.offset, q.nbytes + k.nbytes + v.nbytes)
