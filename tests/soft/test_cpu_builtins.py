@@ -124,6 +124,9 @@ def test_what_a_followed_thread_assigned() -> None:
             (6, "p", at), (7, "h", (0.5, -1.5)), (8, "q", (0.5,)), (9, "r", (1, 2, 3, 4)),
             (10, "b", (at[1] > 1,)), (13, "out[0]", (7.0,)),
         ]  # fmt: skip
+        kinds = {e.label: type(e.value[0]) for e in events if e.label}
+        assert {kinds[label] for label in ("p", "r")} == {int}
+        assert {kinds[label] for label in ("h", "q", "out[0]")} == {float}
 
 
 def test_notes_that_find_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
