@@ -47,7 +47,7 @@ class Attention:
 
     @property
     def group(self) -> int:
-        """Query heads that share a threadgroup: the largest divisor of the ratio up to 8."""
+        """Query heads that share a threadgroup: the largest divisor of the ratio up to 8; 1 if spread."""
         ratio = 1 if self.spread else self.heads // self.layout.kv_heads
         return next(g for g in range(min(ratio, MAX_GROUP), 0, -1) if ratio % g == 0)
 

@@ -68,8 +68,13 @@ class Matmul:
                 )
             if self.bias is not None or self.residual is not None or self.squares is not None:
                 raise KernelError("a gated multiplication takes no bias, residual or squares")
+            if up.parts:
+                raise KernelError("up: expected one matrix, found several joined")
         if self.next_weight is not None and self.norm is not None and self.norm.weight is not None:
             raise KernelError("next_weight: expected an x that has been multiplied by its own norm's")
+        joins = self.next_weight is not None
+        if joins != (self.next_stride > 0) or (joins and self.squares is None):
+            raise KernelError("next_weight: expected squares and next_stride with it, or none of them")
         if self.rows < 1:
             raise KernelError(f"expected at least 1 row, found {self.rows}")
         for name, span, nbytes in (

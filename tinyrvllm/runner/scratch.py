@@ -51,7 +51,7 @@ def scratch_sizes(
         "x": rows * config.hidden_size,
         "normed": max(rows, samples) * config.hidden_size,
         "gathered": samples * config.hidden_size,
-        "q": rows * width,
+        "q": rows * width,  # q, k and v side by side: `Body.attention` may join them
         "k": rows * kv_width,
         "v": rows * kv_width,
         "mixed": rows * max(width, config.hidden_size),

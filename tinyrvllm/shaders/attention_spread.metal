@@ -11,7 +11,7 @@
 // 3. Lanes as in attend_one: lane = key for scores, lane = 4 dimensions of head_dim for values.
 //    A lane without a key of its own loads another's, with a score of -inf and a weight of 0, so
 //    that no lane branches around a barrier and no slot past the context is read.
-// 4. One head has one maximum, one sum and one float4 of values (two from head_dim 132 on).
+// 4. One head has one maximum, one sum and one float4 of values (two from head_dim 129 on).
 #include "attention.h"
 
 constant constexpr uint SIMDGROUPS = 8;

@@ -215,7 +215,7 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
                    device const float *residual [[buffer(4)]], device float *y [[buffer(5)]],
                    // [inputs]; [outputs] with next_stride
                    device const float *norm_weight [[buffer(6)]],
-                   device const float *squares_in [[buffer(7)]],    // [rows, norm_parts]
+                   device const float *squares_in [[buffer(7)]],    // [rows, norm_stride]
                    // [rows, outputs * lanes / 32]; with next_stride rows of y * norm_weight and one
                    // sum for each threadgroup
                    device float *squares_out [[buffer(8)]],
