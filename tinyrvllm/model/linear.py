@@ -34,29 +34,36 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """
     if weight.ndim == 2:
         return x @ weight.T
+    if len(x) == 1:  # for a single row numpy takes another, slower way (gemv)
+        return linear(x.repeat(2, axis=0), weight)[:1]
+    blocks, _, width = weight.shape
+    out = np.empty((len(x), blocks, width), x.dtype)
+    work = -(-len(x) // GROUP) * weight.nbytes
+    if work < SHARED_BYTES:
+        multiply(x, weight, out)
+    else:
+        share(
+            lambda part: multiply(x, weight[part], out[:, part]),
+            parts(blocks, LEAD / work, threads()),
+        )
+    return out.reshape(len(x), blocks * width)
+
+
+def multiply(x: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
+    """x [T, inputs] by weight [blocks, inputs, width] into out [T, blocks, width], in this thread."""
     blocks, inputs, width = weight.shape
     most = min(GROUP, SMALL_PRODUCT // (inputs * width))
-    groups = max(1, -(-len(x) // most))
-    # At least 2 rows: for a single one numpy takes another, slower way (gemv).
-    rows = max(2, -(-len(x) // groups))
-    if len(x) == groups * rows:
-        padded = x
-    else:
-        padded = np.zeros((groups * rows, inputs), x.dtype)
-        padded[: len(x)] = x
-    grouped = padded.reshape(groups, rows, inputs)
-    out = np.empty((groups, rows, blocks, width), x.dtype)
-    places = out.transpose(2, 0, 1, 3)  # [blocks, groups, rows, width]
-
-    def multiply(part: slice) -> None:
-        if groups == 1:
-            np.matmul(grouped, weight[part, None], out=places[part])
-        else:  # written one behind the other, then copied: faster for many rows
-            places[part] = np.matmul(grouped, weight[part, None])
-
-    work = groups * weight.nbytes
-    share(multiply, parts(blocks, LEAD / work, threads() if work >= SHARED_BYTES else 1))
-    return out.reshape(groups * rows, -1)[: len(x)]
+    if len(x) <= most:
+        np.matmul(x, weight, out=out.transpose(1, 0, 2))
+        return
+    groups = -(-len(x) // most)
+    rows = -(-len(x) // groups)
+    padded = np.zeros((groups * rows, inputs), x.dtype)
+    padded[: len(x)] = x
+    # Written one behind the other, then copied: faster for many rows.
+    product = padded.reshape(groups, rows, inputs) @ weight[:, None]  # [blocks, groups, rows, width]
+    product = product.reshape(blocks, groups * rows, width)
+    out[...] = product[:, : len(x)].transpose(1, 0, 2)
 
 
 @cache

@@ -32,8 +32,8 @@ def share(work: Callable[[T], object], parts: Sequence[T]) -> None:
             else:
                 ended.put(None)
 
-    calls = _helpers()
-    for _ in range(min(len(parts), os.cpu_count() or 1) - 1 - calls.qsize()):
+    calls, helpers = _helpers()
+    for _ in range(min(len(parts) - 1, helpers) - calls.qsize()):
         calls.put(take)
     take()
     errors = [error for error in (ended.get() for _ in parts) if error]
@@ -42,17 +42,18 @@ def share(work: Callable[[T], object], parts: Sequence[T]) -> None:
 
 
 @cache
-def _helpers() -> "SimpleQueue[Callable[[], None]]":
-    """Where a thread for each further core waits for something to call."""
+def _helpers() -> "tuple[SimpleQueue[Callable[[], None]], int]":
+    """Where a thread for each further core waits for something to call, and how many these are."""
     calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    helpers = (os.cpu_count() or 1) - 1  # asked once: Linux reads a file for it
 
     def help_for_ever() -> None:
         while True:
             calls.get()()
 
-    for _ in range((os.cpu_count() or 1) - 1):
+    for _ in range(helpers):
         Thread(target=help_for_ever, name="numpy", daemon=True).start()
-    return calls
+    return calls, helpers
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads
