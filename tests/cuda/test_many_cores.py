@@ -18,10 +18,10 @@ CASES = [
     for kernel, shape in (
         # 16-byte loads
         ("matvec", {"kind": "F16", "rows": 3, "outputs": 70, "inputs": 576, "norm": True}),
-        # two whole steps ahead, one, and two with four outputs a lane
+        # two whole steps ahead, one, and one with four outputs a lane
         ("matvec", {"kind": "Q8_0", "rows": 1, "outputs": 70, "inputs": 1024, "norm": True}),
         ("matvec", {"kind": "Q4_K", "rows": 1, "outputs": 70, "inputs": 512, "bias": True}),
-        ("matvec", {"kind": "F16", "rows": 1, "outputs": 4098, "inputs": 1024}),
+        ("matvec", {"kind": "F16", "rows": 1, "outputs": 8200, "inputs": 512}),
         ("ksplit", {"kind": "Q8_0", "rows": 16, "outputs": 70, "inputs": 512, "bias": True}),
     )
 ]
@@ -53,20 +53,25 @@ def test_table(device: Device, wanted: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "outputs", "inputs", "expected"),
+    ("kind", "rows", "outputs", "inputs", "expected"),
     [
-        (1, 4096, 4096, (32, 4)),  # whole steps
-        (2, 4096, 4096, (32, 4)),
-        (1, 1024, 4096, (32, 1)),
-        (1, 576, 576, (32, 1)),
-        (1, 49152, 576, (4, 2)),  # plenty of outputs: no lane idles
-        (1, 100, 64, (4, 1)),
+        ("F16", 1, 4096, 4096, (32, 2, 1)),  # whole steps, and one is many bytes
+        ("Q8_0", 1, 4096, 4096, (32, 4, 2)),  # two are as many
+        ("Q8_0", 2, 4096, 4096, (32, 4, 2)),
+        ("Q8_0", 1, 4096, 1536, (32, 2, 1)),  # three steps
+        ("F16", 1, 8192, 4096, (32, 4, 1)),  # plenty of outputs
+        ("Q8_0", 1, 8192, 4096, (32, 4, 1)),
+        ("F16", 1, 1024, 4096, (32, 1, 1)),
+        ("F16", 1, 576, 576, (32, 1, 0)),
+        ("F16", 1, 49152, 576, (4, 2, 0)),  # plenty of outputs: no lane idles
+        ("F16", 1, 100, 64, (4, 1, 0)),
     ],
 )
 def test_geometry(
-    device: Device, rows: int, outputs: int, inputs: int, expected: tuple[int, int]
+    device: Device, kind: str, rows: int, outputs: int, inputs: int, expected: tuple[int, int, int]
 ) -> None:
     with device.buffer(2 * outputs * inputs) as w, device.buffer(4 * rows * outputs) as y:
-        weight = Matrix(whole(w), GGMLQuantizationType.F16, outputs, inputs)
+        weight = Matrix(whole(w), GGMLQuantizationType[kind], outputs, inputs)
         matmul = Matmul(whole(w), weight, whole(y), rows)
-        assert matvec.geometry(matmul, SIMDGROUPS) == expected
+        lanes, per_lane = matvec.geometry(matmul, SIMDGROUPS)
+        assert (lanes, per_lane, matvec.steps_ahead(matmul, lanes, SIMDGROUPS)) == expected

@@ -11,6 +11,13 @@ from tests.runner.test_greedy import (  # noqa: F401
     test_sequences_side_by_side,
     test_the_context_s_last_slot_and_a_change_of_bucket,
 )
+from tests.runner.test_many_cores import (  # noqa: F401
+    q8_0,
+    test_a_model_with_weights_in_order,
+    test_attention_rotates_where_all_decode,
+    test_every_architecture,
+    test_weights_in_the_device_s_order,
+)
 from tests.runner.test_metal import (  # noqa: F401
     test_a_step_allocates_nothing_and_writes_only_the_step_buffer,
     test_any_schedule,

@@ -44,17 +44,19 @@ KERNELS = {  # file of a shader -> kernels of the table that run it
     "argmax.metal": ["argmax"], "argmax.h": ["argmax"], "attention.h": ["attend_one", "attend_tile"],
     "attention_decode.metal": ["attend_one"], "attention_naive.metal": ["naive"],
     "attention_prefill.metal": ["attend_tile", "attend_wide"],
-    "attention_spread.metal": ["attend_spread"], "conv.metal": ["short_conv"],
+    "arrange.metal": ["arrange"], "conv.metal": ["short_conv"],
+    "attention_spread.metal": ["attend_spread", "attend_unrotated"],
     "common.h": ["rmsnorm", "softmax", "gate"], "embedding.metal": ["embed"],
     "elementwise.metal": ["add", "gate", "softcap", "copy", "to_half", "to_float", "multiply_adds"],
     "gemm.h": ["gemm"], "gemm.metal": ["gemm"], "gemm_tensor.metal": ["gemm_tensor"],
     "ksplit.metal": ["ksplit"], "kv_cache.h": ["rope", "attend_one"],
     "matmul.h": ["matvec", "gemm"], "matvec.metal": ["matvec"], "quant.h": ["embed", "matvec"],
-    "reduce.metal": ["rmsnorm", "softmax"], "rope.metal": ["rope"], "step.metal": ["advance"],
+    "reduce.metal": ["rmsnorm", "softmax"], "rope.metal": ["rope"],
+    "rope.h": ["rope", "attend_unrotated"], "step.metal": ["advance"],
     "top_k.metal": ["top_k"],
 }  # fmt: skip
 SIZE = (
-    r"\b(a\.\w+_stride|a\.row_bytes|a\.columns|a\.channels|a\.kv_heads|a\.inputs|a\.keys|D4|"
+    r"\b([ar]\.\w+_stride|a\.row_bytes|a\.columns|a\.channels|a\.kv_heads|a\.inputs|a\.keys|D4|"
     r"BLOCK_SIZE|HEAD_DIM|\w*STRIDE|stride|width)\b(?=[ )\];])"
 )
 RULES = {  # what to look for, what to put there

@@ -3,8 +3,21 @@
 import struct
 from dataclasses import dataclass
 
+from . import rope
 from .kv_cache import KvLayout
-from .launch import Cost, KernelError, Launch, Span, ceil_div, reads, unused, writes
+from .launch import (
+    Argument,
+    Cost,
+    KernelError,
+    Launch,
+    Span,
+    ceil_div,
+    optional,
+    reads,
+    unused,
+    updates,
+    writes,
+)
 
 SPLIT_KEYS = 512  # keys of one threadgroup in decoding; as in attention.h
 MAX_GROUP = 8  # query heads of a threadgroup
@@ -37,6 +50,7 @@ class Attention:
     q_stride: int = 0  # floats from row to row; 0: heads * head_dim
     out_stride: int = 0
     spread: bool = False  # decode: a threadgroup for each head, for GPUs of many cores
+    unrotated: rope.Unrotated | None = None  # with spread: rotates and writes the cache first
 
     def __post_init__(self) -> None:
         if self.heads % self.layout.kv_heads:
@@ -44,6 +58,8 @@ class Attention:
                 f"expected heads to be a multiple of {self.layout.kv_heads} KV heads, "
                 f"found {self.heads}"
             )
+        if self.unrotated is not None and not self.spread:
+            raise KernelError("unrotated: expected spread with it; other kernels read the cache only")
 
     @property
     def group(self) -> int:
@@ -101,18 +117,20 @@ def decode(attention: Attention, max_context: int, partial: Span | None = None) 
     split = Launch(
         shader="attention_spread" if a.spread else "attention_decode",
         kernel="attend_spread" if a.spread else "attend_one",
-        constants=(*(() if a.spread else (("GROUP", a.group),)), *a.layout.constants),
+        constants=(*(_rotation(a) if a.spread else (("GROUP", a.group),)), *a.layout.constants),
         groups=(splits, a.heads // a.group, a.sequences),
         threads=(256 if a.spread else 128, 1, 1),
         arguments=(
-            reads(a.q), reads(a.k_pool), reads(a.v_pool), reads(a.block_tables), *batch,
+            reads(a.q), *map(updates if a.unrotated else reads, (a.k_pool, a.v_pool)),
+            reads(a.block_tables), *batch,
             writes(a.out) if splits == 1 else unused(a.out),
             writes(partial) if partial is not None and splits > 1 else unused(a.out),
+            *(_rotation_arguments(a) if a.spread else ()),
         ),
-        parameters=parameters,
+        parameters=parameters + (_rotation_parameters(a) if a.spread else b""),
         cost=a.cost(
             a.sequences, max_context, barriers=3 if a.spread else 2 + 2 * a.group,
-            threadgroup_bytes=12_352 if a.spread else 13_056,
+            threadgroup_bytes=14_400 if a.spread else 13_056,
         ),
         rows=a.sequences,
         shape=shape,
@@ -135,6 +153,33 @@ def decode(attention: Attention, max_context: int, partial: Span | None = None) 
         shape=shape,
     )
     return [split, combine]
+
+
+def _rotation(a: Attention) -> tuple[tuple[str, bool], ...]:
+    """Function constants of attend_spread."""
+    r = a.unrotated
+    return (
+        ("ROPED", r is not None),
+        ("INTERLEAVED", r is not None and r.interleaved),
+        ("QK_NORM", r is not None and r.norms is not None),
+    )
+
+
+def _rotation_arguments(a: Attention) -> tuple[Argument, ...]:
+    """Slots 8 to 12 of attend_spread."""
+    r = a.unrotated
+    if r is None:
+        return (unused(a.q),) * 5
+    q_norm, k_norm = r.norms or (None, None)
+    return reads(r.k), reads(r.v), optional(q_norm, a.q), optional(k_norm, a.q), reads(r.turns)
+
+
+def _rotation_parameters(a: Attention) -> bytes:
+    """The second half of struct SpreadArgs."""
+    r = a.unrotated
+    if r is None:
+        return rope.parameters(0, 0, 0, (0, 0, 0), 0.0)
+    return rope.parameters(a.heads, a.layout.kv_heads, r.rope_dim, r.strides, r.norm_epsilon)
 
 
 def prefill(attention: Attention, max_queries: int) -> Launch:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import attention, attention_naive, elementwise, rope
 from .cases import Array, Prepared, floats, ints
 from .kv_cache import KvLayout
-from .launch import Launch, whole
+from .launch import Launch, Span, whole
 
 if TYPE_CHECKING:
+    from ..mtl.buffer import Buffer
     from ..mtl.device import Device
 
 
@@ -33,8 +35,56 @@ def _rope(
     frequencies = 10000.0 ** (-np.arange(rope_dim // 2) / max(rope_dim // 2, 1))
     gains = rng.uniform(0.5, 1.5, (2, head_dim)).astype(np.float32)
 
-    expected = qkv.astype(np.float64)
-    if norm:
+    expected = turned(qkv, kv_heads, positions, frequencies, interleaved, gains if norm else None)
+    live = slots >= 0
+    q_want = np.where(live[:, None, None], expected[:, :heads], qkv[:, :heads])
+    caches = np.zeros((2, layout.num_blocks * block_size, kv_heads, head_dim), layout.dtype)
+    caches[0][slots[live]] = expected[live, heads : heads + kv_heads]
+    caches[1][slots[live]] = expected[live, heads + kv_heads :]
+    want = [q_want.ravel(), layout.pack_k(caches[0]).ravel(), layout.pack_v(caches[1]).ravel()]
+
+    x = whole(device.from_numpy(qkv))
+    k_pool, v_pool = (whole(device.buffer(layout.nbytes)) for _ in range(2))
+    head_bytes = 4 * head_dim
+    q, k, v = (
+        x.part(at * head_bytes, x.nbytes - at * head_bytes) for at in (0, heads, heads + kv_heads)
+    )
+    gain_spans = (floats(device, gains[0]), floats(device, gains[1]))
+    launch = rope.rope_and_store(
+        q, k, v, floats(device, rope.turns(frequencies)) if rope_dim else x,
+        ints(device, positions), ints(device, slots), k_pool, v_pool, layout, rows, heads,
+        rope_dim, interleaved, (width, width, width), gain_spans if norm else None, 1e-6,
+    )  # fmt: skip
+    gathered, copies = together(device, x, k_pool, v_pool, f32)
+    full = qkv.astype(np.float64)
+    full[:, :heads] = q_want
+    expected_all = np.concatenate([full.ravel(), *want[1:]]).astype(np.float64)
+    scale = np.abs(expected_all) + magnitude
+    return Prepared([launch, *copies], gathered, expected_all, scale, 1e-6 if f32 else 6e-4)
+
+
+def together(
+    device: "Device", x: Span, k_pool: Span, v_pool: Span, f32: bool
+) -> tuple["Buffer", list[Launch]]:
+    """What x and both pools hold, as floats in one buffer, once the launches have run."""
+    counts = [span.nbytes // (4 if f32 or span is x else 2) for span in (x, k_pool, v_pool)]
+    gathered = device.buffer(4 * sum(counts))
+    at, launches = 0, []
+    for source, count in zip((x, k_pool, v_pool), counts, strict=True):
+        convert = elementwise.copy if f32 or source is x else elementwise.to_float
+        launches.append(convert(source, whole(gathered).part(4 * at, 4 * count), count))
+        at += count
+    return gathered, launches
+
+
+def turned(
+    qkv: NDArray, kv_heads: int, positions: NDArray, frequencies: Array, interleaved: bool,
+    gains: NDArray | None,
+) -> Array:  # fmt: skip
+    """Queries and keys [rows, heads + 2 * kv_heads, head_dim] normed and rotated, values as they are."""
+    expected, rope_dim = qkv.astype(np.float64), 2 * len(frequencies)
+    heads = qkv.shape[1] - 2 * kv_heads
+    if gains is not None:
         rms = np.sqrt((expected**2).mean(-1, keepdims=True) + 1e-6)
         expected[:, :heads] = (expected / rms)[:, :heads] * gains[0]
         expected[:, heads:-kv_heads] = (expected / rms)[:, heads:-kv_heads] * gains[1]
@@ -46,42 +96,7 @@ def _rope(
     a, b = rotated[..., first].copy(), rotated[..., second].copy()
     rotated[..., first] = a * np.cos(angle) - b * np.sin(angle)
     rotated[..., second] = a * np.sin(angle) + b * np.cos(angle)
-    live = slots >= 0
-    q_want = np.where(live[:, None, None], expected[:, :heads], qkv[:, :heads])
-    caches = np.zeros((2, layout.num_blocks * block_size, kv_heads, head_dim), layout.dtype)
-    caches[0][slots[live]] = expected[live, heads : heads + kv_heads]
-    caches[1][slots[live]] = expected[live, heads + kv_heads :]
-    want = [q_want.ravel(), layout.pack_k(caches[0]).ravel(), layout.pack_v(caches[1]).ravel()]
-
-    # One buffer holds qkv and both pools, and a last launch gathers them as floats.
-    x = whole(device.from_numpy(qkv))
-    k_pool, v_pool = (whole(device.buffer(layout.nbytes)) for _ in range(2))
-    head_bytes = 4 * head_dim
-    q, k, v = (
-        x.part(at * head_bytes, x.nbytes - at * head_bytes) for at in (0, heads, heads + kv_heads)
-    )
-    gain_spans = (floats(device, gains[0]), floats(device, gains[1]))
-    launch = rope.rope_and_store(
-        q, k, v, floats(device, rope.turns(frequencies)) if half else x,
-        ints(device, positions), ints(device, slots), k_pool, v_pool, layout, rows, heads,
-        rope_dim, interleaved, (width, width, width), gain_spans if norm else None, 1e-6,
-    )  # fmt: skip
-    counts = [rows * width, *(layout.nbytes // layout.dtype.itemsize,) * 2]
-    gathered = device.buffer(4 * sum(counts))
-    out, at, launches = whole(gathered), 0, [launch]
-    for source, count in zip((x, k_pool, v_pool), counts, strict=True):
-        to = out.part(4 * at, 4 * count)
-        is_half = source is not x and not f32
-        launches.append(
-            elementwise.to_float(source, to, count) if is_half
-            else elementwise.copy(source, to, count)
-        )  # fmt: skip
-        at += count
-    full = qkv.astype(np.float64)
-    full[:, :heads] = q_want
-    expected_all = np.concatenate([full.ravel(), *want[1:]]).astype(np.float64)
-    scale = np.abs(expected_all) + magnitude
-    return Prepared(launches, gathered, expected_all, scale, 1e-6 if f32 else 6e-4)
+    return expected
 
 
 def attend(
@@ -156,8 +171,64 @@ def _attention(
     return Prepared(launches, out, expected, magnitude + np.abs(expected), 4e-6)
 
 
+def _unrotated(
+    device: "Device", rng: np.random.Generator, kernel: str, contexts: tuple[int, ...],
+    heads: int, kv_heads: int, head_dim: int, rope_dim: int, interleaved: bool = False,
+    norm: bool = False, window: int = 0, softcap: float = 0.0, f32: bool = False,
+    block_size: int = 16, bound: int = 0,
+) -> Prepared:  # fmt: skip
+    """Decoding that rotates its queries and newest keys: the result, and both pools."""
+    rows, blocks = len(contexts), [-(-n // block_size) for n in contexts]
+    layout = KvLayout(sum(blocks) + 2, block_size, kv_heads, head_dim, f32)
+    order, max_blocks = rng.permutation(layout.num_blocks), max(blocks) + 1
+    tables = np.full((rows, max_blocks), -1, np.int32)  # -1: nobody's
+    slots = layout.num_blocks * block_size
+    caches = np.full((2, slots, kv_heads, head_dim), np.nan, layout.dtype)
+    qkv = rng.normal(size=(rows, heads + 2 * kv_heads, head_dim)).astype(np.float32)
+    frequencies = 10000.0 ** (-np.arange(rope_dim // 2) / max(rope_dim // 2, 1))
+    gains = rng.uniform(0.5, 1.5, (2, head_dim)).astype(np.float32)
+    positions = np.maximum(np.array(contexts) - 1, 0)
+    after = turned(qkv, kv_heads, positions, frequencies, interleaved, gains if norm else None)
+    out, want_caches = np.full((rows, heads, head_dim), 7.0), caches.copy()
+    for s, context in enumerate(contexts):
+        tables[s, : blocks[s]] = order[sum(blocks[:s]) :][: blocks[s]]
+        if context == 0:  # a padded row: nothing is read or written
+            continue
+        tokens = np.arange(context)
+        places = tables[s, tokens // block_size] * block_size + tokens % block_size
+        kv = rng.normal(size=(2, context, kv_heads, head_dim)).astype(layout.dtype)
+        caches[:, places[:-1]] = kv[:, :-1]
+        kv[:, -1] = after[s, heads:].reshape(2, kv_heads, head_dim)
+        want_caches[:, places] = kv
+        k, v = kv.astype(np.float64)
+        q = after[s, None, :heads]
+        out[s] = attend(q, k, v, head_dim**-0.5, window, softcap)[0]
+    x, result = whole(device.from_numpy(qkv)), whole(device.from_numpy(np.full(out.shape, 7, np.float32)))
+    k_pool = whole(device.from_numpy(layout.pack_k(caches[0])))
+    v_pool = whole(device.from_numpy(layout.pack_v(caches[1])))
+    strides = ((heads + 2 * kv_heads) * head_dim,) * 3
+    unrotated = rope.Unrotated(
+        x.tail(4 * heads * head_dim), x.tail(4 * (heads + kv_heads) * head_dim),
+        floats(device, rope.turns(frequencies)) if rope_dim else x, rope_dim, interleaved, strides,
+        (floats(device, gains[0]), floats(device, gains[1])) if norm else None, 1e-6,
+    )  # fmt: skip
+    problem = attention.Attention(
+        x, k_pool, v_pool, ints(device, tables), ints(device, list(contexts)),
+        ints(device, list(range(rows + 1))), result, layout, heads, rows, max_blocks, head_dim**-0.5,
+        window, softcap, q_stride=strides[0], spread=True, unrotated=unrotated,
+    )  # fmt: skip
+    longest = max(*contexts, bound)
+    partial = whole(device.buffer(attention.partial_bytes(problem, longest)))
+    launches = attention.decode(problem, longest, partial)
+    gathered, copies = together(device, result, k_pool, v_pool, f32)
+    pools = layout.pack_k(want_caches[0]).ravel(), layout.pack_v(want_caches[1]).ravel()
+    expected = np.concatenate([out.ravel(), *pools]).astype(np.float64)
+    scale = 1 + np.abs(expected)
+    return Prepared([*launches, *copies], gathered, expected, scale, 4e-6 if f32 else 6e-4)
+
+
 FAMILIES: dict[str, Callable[..., Prepared]] = {
-    "rope": _rope,
+    "rope": _rope, "attend_unrotated": _unrotated,
     **dict.fromkeys(
         ("attend_one", "attend_spread", "attend_tile", "attend_wide", "naive"), _attention
     ),

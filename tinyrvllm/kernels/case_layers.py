@@ -11,11 +11,11 @@ from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
-from . import conv, elementwise, embedding, gemm, gemm_tensor, ksplit, matvec, reduce
+from . import arrange, conv, elementwise, embedding, gemm, gemm_tensor, ksplit, matvec, reduce
 from .cases import Array, Prepared, floats, ints
 from .launch import Launch, Span, whole
 from .matmul import SHRINK, FusedNorm, Matmul
-from .quant import FLOAT_TILES, UNIT, Matrix, joined, row_bytes
+from .quant import FLOAT_TILES, UNIT, Matrix, can_be_apart, joined, row_bytes
 
 if TYPE_CHECKING:
     from ..mtl.device import Device
@@ -43,6 +43,22 @@ def random_weights(kind: Kind, rows: int, columns: int, rng: np.random.Generator
     return raw.reshape(rows, nbytes)
 
 
+def scales_apart(raw: NDArray) -> NDArray:
+    """Rows of Q8_0 [rows, row_bytes] with their scales behind their weights."""
+    blocks = raw.reshape(len(raw), -1, 34)
+    return np.hstack([part.reshape(len(raw), -1) for part in (blocks[..., 2:], blocks[..., :2])])
+
+
+def _arrange(
+    device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, columns: int
+) -> Prepared:
+    raw = random_weights(Kind[kind], rows, columns, rng)
+    to = device.buffer(raw.nbytes)
+    launch = arrange.launch(whole(device.from_numpy(raw)), whole(to), Kind[kind], rows, columns)
+    expected = scales_apart(raw) if can_be_apart(Kind[kind], columns) else raw
+    return Prepared([launch], to, expected.astype(np.float64), 1.0, 0.0, np.dtype(np.uint8))
+
+
 def _activate(kind: str, x: Array) -> Array:
     if kind == "silu":
         return x / (1 + np.exp(-x))
@@ -54,7 +70,7 @@ def _activate(kind: str, x: Array) -> Array:
 
 
 def _in_parts(
-    device: "Device", raw: NDArray, kind: Kind, inputs: int, outputs: tuple[int, ...]
+    device: "Device", raw: NDArray, kind: Kind, inputs: int, outputs: tuple[int, ...], apart: bool
 ) -> Matrix:
     """One matrix of several that lie in a file in another order, at multiples of 32 bytes."""
     pieces = np.split(raw, np.cumsum(outputs)[:-1])
@@ -65,7 +81,9 @@ def _in_parts(
         file += bytes(-len(file) % 32)
     buffer = device.from_numpy(np.frombuffer(file, np.uint8))
     spans = [Span(buffer, at, piece.nbytes) for at, piece in zip(places, pieces, strict=True)]
-    found = joined([Matrix(s, kind, n, inputs) for s, n in zip(spans, outputs, strict=True)])
+    found = joined(
+        [Matrix(s, kind, n, inputs, (), apart) for s, n in zip(spans, outputs, strict=True)]
+    )
     assert found is not None  # of one type, in one buffer
     return found
 
@@ -81,7 +99,7 @@ def _matmul(
     device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, outputs: int,
     inputs: int, bias: bool = False, residual: bool = False, activation: str = "",
     norm: bool = False, squares: bool = False, magnitude: float = 1.0, simdgroups: int = 0,
-    join: tuple[int, ...] = (),
+    join: tuple[int, ...] = (), apart: bool = False,
 ) -> Prepared:  # fmt: skip
     weight_kind = Kind[kind]
     more = {"simdgroups": simdgroups} if simdgroups else {}
@@ -89,9 +107,11 @@ def _matmul(
     def matrix() -> tuple[Matrix, Array]:
         raw = random_weights(weight_kind, outputs, inputs, rng)
         values = dequantize(raw, weight_kind).reshape(outputs, inputs).astype(np.float64)
+        raw = scales_apart(raw) if apart else raw
         if join:
-            return _in_parts(device, raw, weight_kind, inputs, join), values
-        return Matrix(whole(device.from_numpy(raw)), weight_kind, outputs, inputs), values
+            return _in_parts(device, raw, weight_kind, inputs, join, apart), values
+        span = whole(device.from_numpy(raw))
+        return Matrix(span, weight_kind, outputs, inputs, apart=apart), values
 
     weight, w = matrix()
     x = (rng.normal(size=(rows, inputs)) * magnitude).astype(np.float32)
@@ -153,11 +173,12 @@ def _matmul(
 
 def _embed(
     device: "Device", rng: np.random.Generator, kernel: str, kind: str, rows: int, columns: int,
-    scale: float = 1.0, squares: bool = False,
+    scale: float = 1.0, squares: bool = False, apart: bool = False,
 ) -> Prepared:  # fmt: skip
     vocabulary = 50
     raw = random_weights(Kind[kind], vocabulary, columns, rng)
-    table = Matrix(whole(device.from_numpy(raw)), Kind[kind], vocabulary, columns)
+    span = whole(device.from_numpy(scales_apart(raw) if apart else raw))
+    table = Matrix(span, Kind[kind], vocabulary, columns, apart=apart)
     ids = rng.integers(-1, vocabulary, rows).astype(np.int32)
     ids[0], ids[-1] = vocabulary - 1, 0  # the ends of the table
     w = dequantize(raw, Kind[kind]).reshape(vocabulary, columns).astype(np.float64)
@@ -290,5 +311,5 @@ FAMILIES: dict[str, Callable[..., Prepared]] = {
     **dict.fromkeys(MATMULS, _matmul),
     **dict.fromkeys(("add", "gate", "softcap", "copy", "to_half", "to_float"), _elementwise),
     "multiply_adds": _multiply_adds, "embed": _embed, "rmsnorm": _rmsnorm, "softmax": _softmax,
-    "short_conv": _conv,
+    "short_conv": _conv, "arrange": _arrange,
 }  # fmt: skip

@@ -27,7 +27,7 @@ def launch(
     return Launch(
         shader="embedding",
         kernel="embed",
-        constants=(("WEIGHT_TYPE", int(table.kind)),),
+        constants=(("WEIGHT_TYPE", table.weight_type),),
         groups=(ceil_div(ceil_div(columns, UNIT), THREADS), rows, 1),
         threads=(THREADS, 1, 1),
         arguments=(

@@ -26,7 +26,7 @@ def tiled(shader: str, matmul: Matmul, half_bytes: int, float_bytes: int) -> Lau
     return Launch(
         shader=shader,
         kernel=f"{shader}_float" if is_float else f"{shader}_half",
-        constants=(("WEIGHT_TYPE", int(weight.kind)), ("GATED", matmul.up is not None)),
+        constants=(("WEIGHT_TYPE", weight.weight_type), ("GATED", matmul.up is not None)),
         groups=(tiles[1], tiles[0], 1),
         threads=(128, 1, 1),
         arguments=matmul.arguments(),

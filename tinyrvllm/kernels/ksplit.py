@@ -23,7 +23,7 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
         shader="ksplit",
         kernel="ksplit_float" if is_float else "ksplit_half",
         constants=(
-            ("WEIGHT_TYPE", int(weight.kind)),
+            ("WEIGHT_TYPE", weight.weight_type),
             ("GATED", matmul.up is not None),
             ("WIDE", is_wide(matmul)),
             ("AHEAD", simdgroups > 0),

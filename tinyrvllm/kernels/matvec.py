@@ -1,7 +1,5 @@
 """y = x W^T for few rows, one pass over the weights for every four: shaders/matvec.metal."""
 
-from gguf import GGMLQuantizationType
-
 from .launch import KernelError, Launch, ceil_div
 from .matmul import Matmul
 from .quant import PLAIN, UNIT
@@ -47,41 +45,32 @@ def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
         return lanes(weight.inputs), outputs_per_lane(min(matmul.rows, ROWS), weight.outputs)
     units = ceil_div(weight.inputs, UNIT)
     across = next(n for n in (4, 8, 16, 32) if n >= units or n == 32)
-    if has_parts(matmul):
-        return 32, 4 if weight.outputs * matrices >= 3 * simdgroups else 2
     idle = 1 - units / (ceil_div(units, across) * across)
     if idle > 0.25 and weight.outputs * lanes(weight.inputs) >= 64 * simdgroups:
         across = lanes(weight.inputs)
     with_two = weight.outputs * matrices * across // 64
     if with_two >= simdgroups:
-        return across, 4 if steps_ahead(matmul, across) else 2
+        ahead = steps_ahead(matmul, across, simdgroups)
+        return across, 4 if ahead == 2 or (ahead and has_plenty(matmul, simdgroups)) else 2
     return across, 2 if matrices == 2 else 1
 
 
-def steps_ahead(matmul: Matmul, across: int) -> int:
-    """Steps of 32 lanes whose weights are loaded before any is used; 0: K is not made of whole
-    ones."""
+def has_plenty(matmul: Matmul, simdgroups: int) -> bool:
+    """Whether there are outputs for so many simdgroups, four for each."""
+    return matmul.weight.outputs * (2 if matmul.up else 1) >= 4 * simdgroups
+
+
+def steps_ahead(matmul: Matmul, across: int, simdgroups: int) -> int:
+    """Steps of 32 lanes whose weights are loaded before any is used; 0: K is not made of whole ones.
+
+    Two where one is few bytes and too few simdgroups are there to wait in turns, as measured on an
+    H200 (docs/cuda.md).
+    """
     steps, rest = divmod(matmul.weight.inputs, 32 * UNIT)
     if across < 32 or rest:
         return 0
-    return 1 if steps % 2 else 2
-
-
-def has_parts(matmul: Matmul) -> bool:
-    """Whether a GPU of many cores takes Q8_0 in parts of 8 weights: steps of 256, aligned to 8."""
-    weight, places = matmul.weight, [0]
-    if weight.kind is not GGMLQuantizationType.Q8_0 or weight.inputs % 256 or not is_wide(matmul):
-        return False
-    places += [offset for _, offset in weight.parts]
-    places += [m.span.offset for m in (weight, matmul.up) if m is not None]
-    return not any(place % 8 for place in places)
-
-
-def parts_ahead(matmul: Matmul, per_lane: int) -> int:
-    """Parts of a lane and an output that are loaded before any is used, as measured on an H200."""
-    steps = matmul.weight.inputs // 256
-    wanted = 2 if matmul.up else 8 if per_lane == 2 and steps > 32 else 4
-    return next(n for n in (8, 4, 2, 1) if n <= wanted and steps % n == 0)
+    one = matmul.weight.kind in PLAIN or steps % 2 == 1 or has_plenty(matmul, simdgroups)
+    return 1 if one else 2
 
 
 def squares_parts(matmul: Matmul, simdgroups: int = 0) -> int:
@@ -111,22 +100,20 @@ def launch(matmul: Matmul, simdgroups: int = 0) -> Launch:
             f"simdgroups={simdgroups} and next_weight {matmul.next_weight}"
         )
     outputs = 32 // across * per_lane * SIMDGROUPS // (2 if matmul.up else 1)  # of a threadgroup
-    parts = parts_ahead(matmul, per_lane) if simdgroups and has_parts(matmul) else 0
     norm = matmul.norm
     step_bytes = weight.row_bytes * across * UNIT / weight.inputs  # of one row, in one step
     return Launch(
         shader="matvec",
         kernel="matvec",
         constants=(
-            ("WEIGHT_TYPE", int(weight.kind)),
+            ("WEIGHT_TYPE", weight.weight_type),
             ("GATED", matmul.up is not None),
             ("ROWS", rows),
             ("OUTPUTS", per_lane),
             ("NORMED", norm is not None and norm.weight is not None),
             ("WIDE", is_wide(matmul)),
             ("AHEAD", simdgroups > 0),
-            ("STEPS", steps_ahead(matmul, across) if simdgroups and not parts else 0),
-            ("PARTS", parts),
+            ("STEPS", steps_ahead(matmul, across, simdgroups) if simdgroups else 0),
             ("SCALED", norm is not None and norm.weight is None),
         ),
         groups=(ceil_div(weight.outputs, outputs), ceil_div(matmul.rows, ROWS), 1),

@@ -1,6 +1,7 @@
 """Q/K norm, rotary embedding and the write to the paged cache: shaders/rope.metal."""
 
 import struct
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,31 @@ def turns(frequencies: NDArray) -> NDArray:
     exact = np.asarray(frequencies, np.float64) / (2 * np.pi)
     high = exact.astype(np.float32)
     return np.stack([high, (exact - high).astype(np.float32)], axis=-1)
+
+
+@dataclass(frozen=True)
+class Unrotated:
+    """What attention needs to do with one row of each sequence what `rope_and_store` does.
+
+    Its q is as the projection left it, its newest key and value are not in the cache. k, v and the
+    rest: see `rope_and_store`.
+    """
+
+    k: Span
+    v: Span
+    turns: Span
+    rope_dim: int
+    interleaved: bool
+    strides: tuple[int, int, int]  # of q, k and v
+    norms: tuple[Span, Span] | None = None
+    norm_epsilon: float = 0.0
+
+
+def parameters(
+    heads: int, kv_heads: int, rope_dim: int, strides: tuple[int, int, int], epsilon: float
+) -> bytes:
+    """struct RopeArgs of shaders/rope.h."""
+    return struct.pack("<6If", heads, kv_heads, rope_dim, *strides, epsilon)
 
 
 def rope_and_store(
@@ -55,9 +81,7 @@ def rope_and_store(
             optional(norms[0] if norms else None, q), optional(norms[1] if norms else None, q),
             reads(turns), reads(positions), reads(slots), writes(k_pool), writes(v_pool),
         ),
-        parameters=struct.pack(
-            "<6If", heads, layout.kv_heads, rope_dim, *strides, norm_epsilon
-        ),
+        parameters=parameters(heads, layout.kv_heads, rope_dim, strides, norm_epsilon),
         cost=Cost(
             bytes_read=rows * row_bytes + 4 * rope_dim,
             bytes_written=rows * (4 * heads * layout.head_dim + written),

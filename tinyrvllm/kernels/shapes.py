@@ -52,13 +52,16 @@ def _matmuls() -> list[Case]:
         case("matvec", rows=3, kind="F16", inputs=33, norm=True, **many),
         case("matvec", rows=1, kind="Q8_0", inputs=1024, **many),  # whole steps, two under way
         case("matvec", rows=1, kind="Q4_K", outputs=130, inputs=512, simdgroups=16),
-        # parts of 8 weights: 2 and 4 outputs a lane; 4, 2 and 1 parts ahead; a norm before and behind
-        case("matvec", rows=3, kind="Q8_0", inputs=1024, outputs=130, norm=True, simdgroups=16),
-        case("matvec", rows=2, kind="Q8_0", inputs=768, activation="silu", **many),
-        case("matvec", rows=5, kind="Q8_0", inputs=512, residual=True, squares=True, **many),
+        case("matvec", rows=3, kind="Q8_0", inputs=1024, outputs=130, norm=True, simdgroups=16, apart=True),
+        case("matvec", rows=3, kind="Q8_0", inputs=1024, outputs=50, simdgroups=16, apart=True),
+        case("matvec", rows=2, kind="Q8_0", inputs=1024, outputs=50, activation="silu", simdgroups=16, apart=True),
+        case("matvec", rows=2, kind="Q8_0", inputs=512, activation="silu", apart=True, **many),
+        case("matvec", rows=5, kind="Q8_0", inputs=512, residual=True, squares=True, apart=True, **many),
+        case("ksplit", rows=8, kind="Q8_0", inputs=1024, apart=True, **many),
+        case("gemm", rows=20, kind="Q8_0", outputs=33, inputs=512, apart=True),
         case("matvec", rows=2, kind="F16", inputs=1024, residual=True, squares=True, **many),
         case("matvec", rows=1, kind="F16", inputs=576, norm=True, residual=True, squares=True, **many),
-        case("matvec", rows=3, kind="Q8_0", inputs=256, outputs=70, simdgroups=16, join=(40, 13, 17)),
+        case("matvec", rows=3, kind="Q8_0", inputs=512, outputs=70, simdgroups=16, join=(40, 13, 17), apart=True),
         case("matvec", rows=2, kind="F16", inputs=33, outputs=30, simdgroups=16, join=(20, 10)),
     ]
     for rows in (1, 3, 7):
@@ -80,6 +83,10 @@ def _rows() -> list[Case]:
     cases.append(case("embed", kind="Q8_0", rows=4, columns=640, scale=25.298))
     cases += [case("embed", kind="Q8_0", rows=3, columns=n, squares=True) for n in (512, 576, 1120)]
     cases.append(case("embed", kind="Q8_0", rows=3, columns=576, scale=1e20, squares=True))
+    cases.append(case("embed", kind="Q8_0", rows=4, columns=1024, apart=True))
+    cases += [case("arrange", kind="Q8_0", rows=3, columns=n) for n in (32, 512, 1536)]
+    cases += [case("arrange", kind=kind, rows=2, columns=256) for kind in ("F32", "F16", "Q6_K")]
+    cases.append(case("arrange", kind="F16", rows=1, columns=33))
     cases.append(case("rmsnorm", rows=3, columns=130, residual=True))
     for columns in (1, 7, 33, 130, 960):
         cases.append(case("rmsnorm", rows=3, columns=columns))
@@ -160,6 +167,13 @@ def _attentions() -> list[Case]:
         case("attend_one", contexts=(60,), heads=16, kv_heads=1, head_dim=16, f32=True, magnitude=1e20),
         case("attend_one", contexts=(5, 37), heads=8, kv_heads=1, head_dim=16, f32=True, unused=1e30),
         case("attend_one", contexts=(1100,), heads=2, kv_heads=1, head_dim=16, f32=True, magnitude=1e3),
+        # The first: edges, a padded row, and heads whose key another one writes.
+        case("attend_unrotated", contexts=(1, 0, 16, 17), heads=4, kv_heads=2, head_dim=18, rope_dim=14, norm=True),
+        case("attend_unrotated", contexts=(1, 2, 33, 300), **smollm, rope_dim=64, interleaved=True),
+        case("attend_unrotated", contexts=(512, 513, 1025), **smollm, rope_dim=64, f32=True, norm=True),
+        case("attend_unrotated", contexts=(40, 41, 9), **smollm, rope_dim=64, window=8, f32=True, bound=600),
+        case("attend_unrotated", contexts=(5, 70), heads=4, kv_heads=1, head_dim=256, rope_dim=256, softcap=5.0, f32=True),
+        case("attend_unrotated", contexts=(3, 20), heads=3, kv_heads=3, head_dim=7, rope_dim=0, block_size=8, window=1),
         case("attend_spread", contexts=(1, 15, 17, 16), heads=2, kv_heads=1, head_dim=18, spare=0),
         case("attend_spread", contexts=(33, 600, 1025), **smollm),
         case("attend_spread", contexts=(20, 700), **smollm, window=512, unused=1e4),

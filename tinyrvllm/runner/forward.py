@@ -11,7 +11,8 @@ A Llama layer at up to 4 rows is 8 dispatches in 6 dependent phases:
 
 At more rows each norm is a dispatch of its own: 10 in 8 phases. A fused norm repeats no arithmetic
 but the multiplication by its weight, once for each simdgroup that reads a value of x. A GPU of many
-cores has too many of those: there the projections multiply, and q, k and v are one dispatch.
+cores has too many of those: there the projections multiply, q, k and v are one dispatch, and
+attention rotates what it reads where all sequences decode: 5 dispatches in 5 phases.
 """
 
 from collections.abc import Sequence
@@ -176,23 +177,29 @@ class Body:
         if config.qk_norm:
             q_norm, k_norm = (f"{name}attn_{part}_norm.weight" for part in "qk")
             norms = forward.tensors.vector(q_norm), forward.tensors.vector(k_norm)
-        head_dim = config.head_dim
         k_pool, v_pool = forward.pools[index]
-        self.launches.append(
-            rope.rope_and_store(
-                q, k, v, forward.tensors.turns(index),
-                step["positions"], step["slots"], k_pool, v_pool, forward.layout, self.rows,
-                config.num_heads, head_dim, config.rope_interleaved, (strides[0], strides[1], strides[2]),
-                norms=norms, norm_epsilon=config.norm_eps,
+        turns, three = forward.tensors.turns(index), (strides[0], strides[1], strides[2])
+        unrotated = None
+        if self.many and not self.bucket.prefills and not forward.options.batch_invariant:
+            unrotated = rope.Unrotated(
+                k, v, turns, config.head_dim, config.rope_interleaved, three, norms, config.norm_eps
             )
-        )  # fmt: skip
+        else:
+            self.launches.append(
+                rope.rope_and_store(
+                    q, k, v, turns, step["positions"], step["slots"], k_pool, v_pool,
+                    forward.layout, self.rows, config.num_heads, config.head_dim,
+                    config.rope_interleaved, three, norms=norms, norm_epsilon=config.norm_eps,
+                )
+            )  # fmt: skip
         attend = attention.Attention(
             q=q, q_stride=strides[0], k_pool=k_pool, v_pool=v_pool, block_tables=step["block_tables"],
             context_lens=step["context_lens"], query_start=step["query_start"],
             out=scratch["mixed"], layout=forward.layout, heads=config.num_heads,
             sequences=self.bucket.sequences, max_blocks=forward.step.blocks(self.bucket),
             scale=config.attn_scale, window=config.sliding_window[index] or 0,
-            softcap=config.attn_softcap or 0.0, spread=forward.options.simdgroups > 0,
+            softcap=config.attn_softcap or 0.0, spread=self.many,
+            unrotated=unrotated,
         )  # fmt: skip
         if self.bucket.decodes:
             self.launches += attention.decode(attend, self.bucket.context, scratch["partial"])

@@ -46,7 +46,7 @@ class MetalRunner:
         self.layout = layout = KvLayout(
             num_blocks, block_size, config.num_kv_heads, config.head_dim, options.kv_f32
         )
-        tensors = DeviceTensors(model, device)
+        tensors = DeviceTensors(model, device, arranged=options.simdgroups > 0)
         self.max_rows, sizes = plan(config, max_context, block_size, tensors.gate_and_up_differ())
         self.max_samples = max_samples(config)
         self.step = StepBuffer(device, self.max_rows, max_context, block_size)

@@ -1,10 +1,18 @@
-"""A model's tensors where the GPU sees them: in the mapped file, with no copy."""
+"""A model's tensors where the GPU sees them: in the mapped file, with no copy.
+
+A GPU of many cores, which has memory of its own, gets copies in an order that suits it.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate
 
 from gguf import GGMLQuantizationType
 
 from tinyrvllm.errors import TinyrvllmError
-from tinyrvllm.kernels.launch import Span, whole
-from tinyrvllm.kernels.quant import WEIGHT_TYPES, Matrix
+from tinyrvllm.kernels import arrange
+from tinyrvllm.kernels.launch import Span, run, whole
+from tinyrvllm.kernels.quant import WEIGHT_TYPES, Matrix, can_be_apart
 from tinyrvllm.kernels.rope import turns
 from tinyrvllm.model import Model
 from tinyrvllm.model.dequantize import dequantize
@@ -12,12 +20,17 @@ from tinyrvllm.model.gguf_header import TensorInfo
 from tinyrvllm.mtl import Device
 
 PAGE = 16384  # bytes; Apple silicon's, and a multiple of the others'
+ALIGNMENT = 256  # bytes, of a tensor's copy
+WINDOW = 1 << 30  # bytes of the file that are on the GPU beside the copies
 
 
 class DeviceTensors:
-    """Spans of one buffer over the whole file, or of overlapping ones where it is too long."""
+    """Spans of one buffer over the whole file, or of overlapping ones where it is too long.
 
-    def __init__(self, model: Model, device: Device) -> None:
+    arranged: copies instead, if the file has weights that gain by it (kernels/arrange.py).
+    """
+
+    def __init__(self, model: Model, device: Device, arranged: bool = False) -> None:
         limit = device.limits.recommended_working_set
         nbytes = sum(tensor.nbytes for tensor in model.file.tensors.values())
         if limit and nbytes > limit:
@@ -27,11 +40,16 @@ class DeviceTensors:
             )
         self.model = model
         self.device = device
-        self.spans = _spans(model, device)
+        self.arranged = (
+            arranged
+            and nbytes + ALIGNMENT * len(model.file.tensors) <= device.limits.max_buffer_length
+            and any(can_be_apart(t.type, t.shape[-1]) for t in model.file.tensors.values())
+        )
+        self.spans = _copies(model, device) if self.arranged else _spans(model, device)
         self._made: dict[object, Span] = {}  # small tensors that the kernels need in another form
 
     def matrix(self, name: str) -> Matrix:
-        """A weight matrix, as the file has it."""
+        """A weight matrix."""
         tensor = self.model.file.tensors[name]
         if tensor.type not in WEIGHT_TYPES:
             supported = ", ".join(kind.name for kind in WEIGHT_TYPES)
@@ -40,7 +58,8 @@ class DeviceTensors:
                 "use --device cpu, or another quantisation"
             )
         outputs, inputs = tensor.shape
-        return Matrix(self.spans[name], tensor.type, outputs, inputs)
+        apart = self.arranged and can_be_apart(tensor.type, inputs)
+        return Matrix(self.spans[name], tensor.type, outputs, inputs, apart=apart)
 
     def vector(self, name: str) -> Span:
         """A norm's weight or a bias, as float."""
@@ -69,25 +88,49 @@ class DeviceTensors:
 
 
 def _spans(model: Model, device: Device) -> dict[str, Span]:
-    """Each tensor inside a view of the file; a view starts on a page and holds whole tensors."""
-    longest = device.limits.max_buffer_length
-    file = model.file.memory
-    tensors = sorted(model.file.tensors.values(), key=lambda tensor: tensor.offset)
-    spans: dict[str, Span] = {}
-    start, buffer = 0, None
-    for number, tensor in enumerate(tensors):
-        end = tensor.offset + tensor.nbytes
-        if buffer is None or end > start + buffer.nbytes:
-            start = tensor.offset // PAGE * PAGE
-            reach = _reach(tensors[number:], start, longest, len(file))
-            if end > reach:
-                raise TinyrvllmError(
-                    f"tensor {tensor.name!r} has {tensor.nbytes:,} bytes, more than this device's "
-                    f"longest buffer of {longest:,}"
-                )
-            buffer = device.wrap(file[start:reach], f"{model.file.path.name} from {start}")
-        spans[tensor.name] = Span(buffer, tensor.offset - start, tensor.nbytes)
+    """Each tensor inside a view of the file."""
+    name, spans = model.file.path.name, {}
+    for start, end, tensors in _views(model, device.limits.max_buffer_length):
+        buffer = device.wrap(model.file.memory[start:end], f"{name} from {start}")
+        for tensor in tensors:
+            spans[tensor.name] = Span(buffer, tensor.offset - start, tensor.nbytes)
     return spans
+
+
+def _copies(model: Model, device: Device) -> dict[str, Span]:
+    """Each tensor in memory that is the device's own, put in order by the device."""
+    known = [t for t in model.file.tensors.values() if t.type in WEIGHT_TYPES]
+    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in known]
+    buffer = device.buffer(sum(sizes), f"{model.file.path.name}, arranged")
+    ends = accumulate(sizes)
+    spans = {t.name: Span(buffer, next(ends) - size, t.nbytes) for t, size in zip(known, sizes, strict=True)}
+    for start, end, tensors in _views(model, max(WINDOW, max(sizes) + PAGE)):
+        with device.wrap(model.file.memory[start:end]) as part:
+            launches = [
+                arrange.launch(
+                    Span(part, t.offset - start, t.nbytes), spans[t.name],
+                    t.type, math.prod(t.shape[:-1]), t.shape[-1],
+                )
+                for t in tensors if t.name in spans
+            ]  # fmt: skip
+            run(device, *launches)
+    return spans
+
+
+def _views(model: Model, longest: int) -> Iterator[tuple[int, int, list[TensorInfo]]]:
+    """Parts of the file, (start, end, tensors): they start on pages and hold their tensors whole."""
+    tensors = sorted(model.file.tensors.values(), key=lambda tensor: tensor.offset)
+    while tensors:
+        start = tensors[0].offset // PAGE * PAGE
+        end = _reach(tensors, start, longest, len(model.file.memory))
+        inside = [t for t in tensors if t.offset + t.nbytes <= end]
+        if not inside:
+            raise TinyrvllmError(
+                f"tensor {tensors[0].name!r} has {tensors[0].nbytes:,} bytes, more than this "
+                f"device's longest buffer of {longest:,}"
+            )
+        yield start, end, inside
+        del tensors[: len(inside)]
 
 
 def _reach(tensors: list[TensorInfo], start: int, longest: int, size: int) -> int:

@@ -3,7 +3,8 @@
 // Version ladder (32 heads of 128 and 190 keys on an H200, as part of a step)
 //   1  attend_one with one head a threadgroup: 4 simdgroups go twice over the keys, and the
 //      compiler moves each load down to its use, which waits for it        17 us
-//   2  this file
+//   2  this file                                                           6 us
+//   3  with ROPED: rotation and the write to the cache, too, and a phase less
 //
 // 1. Nearly all of the time is waiting for memory, so all loads of a step are under way before one
 //    is used; simdgroup_barrier(mem_none) holds them there (matvec, point 8).
@@ -12,16 +13,51 @@
 //    A lane without a key of its own loads another's, with a score of -inf and a weight of 0, so
 //    that no lane branches around a barrier and no slot past the context is read.
 // 4. One head has one maximum, one sum and one float4 of values (two from head_dim 129 on).
+// 5. ROPED: q, k and v are as their projections left them (rope.metal). Each threadgroup rotates its
+//    query, and the newest key for itself: what it would read of the cache is being written, by
+//    the first head of those that share it. Simdgroup 0 begins with the newest key's score and value.
 #include "attention.h"
+#include "rope.h"
 
+constant bool ROPED [[function_constant(2)]];
 constant constexpr uint SIMDGROUPS = 8;
 constant constexpr ushort TURN = 16;   // keys or values whose loads overlap
 #define EACH_OF_TURN(t) UNROLL for (ushort t = 0; t < TURN; t++)
 
+struct SpreadArgs {   // mirrored by kernels/attention.py
+    AttentionArgs attention;
+    RopeArgs rope;
+};
+
+// A head normed and rotated, then as the cache keeps a key, or a query times `gain`: D4 floats, of
+// which those from head_dim on are 0.
+inline void rotate_head(threadgroup float *to, bool is_key, float gain, device const float *in,
+                        device const float *norm, device const float2 *turns, uint position,
+                        uint lane, constant RopeArgs &a) {
+    float scale = QK_NORM ? head_scale(in, lane, a) : 1.0f;
+    uint pairs = a.rope_dim / 2;
+    for (uint i = lane; i < pairs; i += 32) {
+        uint d0 = INTERLEAVED ? 2 * i : i, d1 = INTERLEAVED ? 2 * i + 1 : i + pairs;
+        float x0 = in[d0], x1 = in[d1];
+        if (QK_NORM) {
+            x0 = x0 * scale * norm[d0];
+            x1 = x1 * scale * norm[d1];
+        }
+        float2 cs = cos_sin(float(position), turns[i]);
+        float y0 = x0 * cs.x - x1 * cs.y, y1 = x0 * cs.y + x1 * cs.x;
+        to[d0] = is_key ? kept(y0) : y0 * gain;
+        to[d1] = is_key ? kept(y1) : y1 * gain;
+    }
+    for (uint d = a.rope_dim + lane; d < D4; d += 32) {
+        float x = d < HEAD_DIM ? in[d] : 0.0f;
+        if (QK_NORM && d < HEAD_DIM) x = x * scale * norm[d];
+        to[d] = is_key ? kept(x) : x * gain;
+    }
+}
+
 [[max_total_threads_per_threadgroup(256)]]
 kernel void attend_spread(device const float *q [[buffer(0)]],            // [rows, heads, head_dim]
-                          device const uchar *k_pool [[buffer(1)]],
-                          device const uchar *v_pool [[buffer(2)]],
+                          device uchar *k_pool [[buffer(1)]], device uchar *v_pool [[buffer(2)]],
                           // [sequences, table_stride]
                           device const int *block_tables [[buffer(3)]],
                           device const int *context_lens [[buffer(4)]],   // [sequences]
@@ -29,17 +65,24 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
                           device float *out [[buffer(6)]],                // [rows, heads, head_dim]
                           // [sequences, heads, splits, head_dim + 2]: sums, then maximum and total
                           device float *partial [[buffer(7)]],
-                          constant AttentionArgs &a [[buffer(8)]],
+                          // The rest with ROPED only: [rows, kv_heads, head_dim]
+                          device const float *k [[buffer(8)]], device const float *v [[buffer(9)]],
+                          device const float *q_norm [[buffer(10)]],      // [head_dim]
+                          device const float *k_norm [[buffer(11)]],      // [head_dim]
+                          device const float2 *turns [[buffer(12)]],      // [rope_dim / 2]
+                          constant SpreadArgs &args [[buffer(13)]],
                           uint3 group [[threadgroup_position_in_grid]],   // split, head, sequence
                           uint thread_index [[thread_index_in_threadgroup]],
                           uint lane [[thread_index_in_simdgroup]],
                           uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float4 query[64];                            // [D4 / 4], scaled
+    threadgroup float4 newest_key[64], newest_value[64];     // [D4 / 4], as the cache keeps them
     threadgroup float weights[SIMDGROUPS][32];               // [simdgroup, key]
     threadgroup ulong places[SIMDGROUPS][32];                // of those keys' values
     threadgroup float maxima[SIMDGROUPS], totals[SIMDGROUPS];
     threadgroup float4 gathered[SIMDGROUPS][64];             // [simdgroup, key group, D4 / 4]
 
+    constant AttentionArgs &a = args.attention;
     uint sequence = group.z, head = group.y, row = uint(query_start[sequence]);
     int context = context_lens[sequence];
     if (context <= 0 || query_start[sequence + 1] - int(row) != 1) return;
@@ -48,20 +91,56 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
     if (begin >= end) return;                                // attend_combine skips it as well
 
     constexpr uint all = SIMDGROUPS * 32;
-    uint kv_head = head / (a.heads / a.kv_heads);
-    for (uint d = thread_index; d < D4; d += all) {
-        float value = d < HEAD_DIM ? q[ulong(row) * a.q_stride + head * HEAD_DIM + d] : 0.0f;
-        ((threadgroup float *)query)[d] = value * a.scale;
+    uint sharing = a.heads / a.kv_heads, kv_head = head / sharing;
+    device const float *q_head = q + ulong(row) * a.q_stride + head * HEAD_DIM;
+    uint newest = uint(context) - 1;
+    bool has_newest = ROPED && end > newest;                 // this split has it
+    uint stored = has_newest ? newest : end;                 // keys before this one are in the cache
+    if (ROPED) {
+        constant RopeArgs &r = args.rope;
+        device const float *k_head = k + ulong(row) * r.k_stride + kv_head * HEAD_DIM;
+        device const float *v_head = v + ulong(row) * r.v_stride + kv_head * HEAD_DIM;
+        if (simdgroup == 0) {
+            threadgroup float *to = (threadgroup float *)query;
+            rotate_head(to, false, a.scale, q_head, q_norm, turns, newest, lane, r);
+        } else if (simdgroup == 1) {
+            threadgroup float *to = (threadgroup float *)newest_key;
+            rotate_head(to, true, 1.0f, k_head, k_norm, turns, newest, lane, r);
+        } else if (simdgroup == 2) for (uint d = lane; d < D4; d += 32) {
+            ((threadgroup float *)newest_value)[d] = d < HEAD_DIM ? kept(v_head[d]) : 0.0f;
+        }
+    } else for (uint d = thread_index; d < D4; d += all) {
+        ((threadgroup float *)query)[d] = d < HEAD_DIM ? q_head[d] * a.scale : 0.0f;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (has_newest && head % sharing == 0 && thread_index < D4) {
+        int block = block_tables[sequence * a.table_stride + newest / BLOCK_SIZE];
+        uint slot = uint(block) * BLOCK_SIZE + newest % BLOCK_SIZE, d = thread_index;
+        ulong key = k_row(slot, kv_head, a.kv_heads) + d / 4 * (BLOCK_SIZE * 4) + d % 4;
+        store_kv(k_pool, key, ((threadgroup float *)newest_key)[d]);
+        ulong value = v_row(slot, kv_head, a.kv_heads) + d;
+        store_kv(v_pool, value, ((threadgroup float *)newest_value)[d]);
+    }
 
     uint chunks = D4 / 4;                                    // float4 of a head
     uint key_groups = chunks < 32 ? 32 / chunks : 1;         // keys that lanes take at once
     uint chunk = chunks < 32 ? lane % chunks : lane, key_group = chunks < 32 ? lane / chunks : 0;
     float best = -INFINITY, total = 0.0f;
     float4 values[2] = {float4(0.0f), float4(0.0f)};
-    for (uint first = begin / 32 * 32 + simdgroup * 32; first < end; first += all) {
-        uint key = first + lane, keys = min(end - first, 32u), nearest = clamp(key, begin, end - 1);
+    if (has_newest && simdgroup == 0) {
+        float4 sums = float4(0.0f);
+        for (uint c = lane; c < chunks; c += 32) sums = fma(query[c], newest_key[c], sums);
+        best = capped(simd_sum((sums.x + sums.y) + (sums.z + sums.w)), a);
+        total = lane == 0 ? 1.0f : 0.0f;
+        if (key_group == 0) {
+            values[0] = newest_value[chunk];
+            if (chunk + 32 < chunks) values[1] = newest_value[chunk + 32];
+        }
+    }
+    uint last = begin < stored ? stored : 0;                 // 0: the newest is the only one
+    for (uint first = begin / 32 * 32 + simdgroup * 32; first < last; first += all) {
+        uint key = first + lane, keys = min(last - first, 32u);
+        uint nearest = clamp(key, begin, last - 1);
         int block = block_tables[sequence * a.table_stride + nearest / BLOCK_SIZE];
         uint slot = uint(block) * BLOCK_SIZE + nearest % BLOCK_SIZE;
         ulong at = k_row(slot, kv_head, a.kv_heads);

@@ -34,6 +34,9 @@ inline float4 load_kv4(device const uchar *pool, ulong index) {
     return float4(*(device const half4 *)(pool + index * 2));
 }
 
+// A number as the cache keeps it.
+inline float kept(float value) { return KV_F32 ? value : float(half(value)); }
+
 inline void store_kv(device uchar *pool, ulong index, float value) {
     if (KV_F32) *(device float *)(pool + index * 4) = value;
     else *(device half *)(pool + index * 2) = half(value);

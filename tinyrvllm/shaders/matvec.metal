@@ -37,15 +37,9 @@
 // 8. A GPU of many cores has few simdgroups on each and hides the wait for memory only if every
 //    lane has several loads under way: the weights of STEPS whole steps are loaded before any is
 //    used. simdgroup_barrier(mem_none) orders no memory: it keeps the compiler from moving a load
-//    down to its use, which saves registers and costs the overlap.
-// 9. Q8_0 there: 16 weights a lane are 17 bytes from lane to lane, so that each load of 4 bytes
-//    touches five cache lines, and a load of x sixteen: the first-level cache sets the pace. With 8
-//    weights a lane, a part, a step of 256 weights is 272 bytes; 16 bytes from a multiple of 8 on
-//    hold a lane's:
-//
-//        block 0   d d q0 q1 ... q7 | q8 ... q15 | q16 ... q23 | q24 ... q31     lanes 0 to 3
-//        loaded    ^ 2 bytes before lane 0's weights: they begin at bytes 2, 4, 6 or 8 of their 16,
-//                    in blocks 0, 1, 2 and 3 of four, the same in every step
+//    down to its use, which saves registers and costs the overlap. One step at a time is enough
+//    where registers leave room for more simdgroups instead: with ONE_SUM an output has one
+//    accumulator, not four.
 #include "matmul.h"
 
 constant uint ROWS [[function_constant(2)]];      // rows of x: 1 to 4
@@ -53,11 +47,10 @@ constant uint OUTPUTS [[function_constant(3)]];   // weight rows a lane walks: 1
 constant bool NORMED [[function_constant(4)]];
 constant uint STEPS [[function_constant(7)]];     // 0: loads where the compiler puts them
 constant uint STEPS_AHEAD = is_function_constant_defined(STEPS) ? STEPS : 0u;
-constant uint PARTS [[function_constant(8)]];     // Q8_0: parts of 8 instead, as many under way
-constant uint PARTS_AHEAD = is_function_constant_defined(PARTS) ? PARTS : 0u;
-constant bool SCALED [[function_constant(9)]];    // x is multiplied by the norm's weight already
+constant bool ONE_SUM = STEPS_AHEAD == 1;
+constant bool SCALED [[function_constant(8)]];    // x is multiplied by the norm's weight already
 constant bool IS_SCALED = is_function_constant_defined(SCALED) ? SCALED : false;
-constant constexpr ushort MAX_ROWS = 4, MAX_OUTPUTS = 4, MAX_STEPS = 2, MAX_PARTS = 8;
+constant constexpr ushort MAX_ROWS = 4, MAX_OUTPUTS = 4, MAX_STEPS = 2;
 constant constexpr ushort TURN = 8;               // sums of squares whose loads overlap
 
 // Loops run to the maximum with a test against the function constant: unrolled by the front
@@ -65,7 +58,6 @@ constant constexpr ushort TURN = 8;               // sums of squares whose loads
 #define EACH_ROW(m) UNROLL for (ushort m = 0; m < MAX_ROWS; m++) if (m < ROWS)
 #define EACH_OUTPUT(j) UNROLL for (ushort j = 0; j < MAX_OUTPUTS; j++) if (j < OUTPUTS)
 #define EACH_STEP(s) UNROLL for (ushort s = 0; s < MAX_STEPS; s++) if (s < STEPS_AHEAD)
-#define EACH_PART(i) UNROLL for (ushort i = 0; i < MAX_PARTS; i++) if (i < PARTS_AHEAD)
 #define EACH_OF_TURN(t) UNROLL for (ushort t = 0; t < TURN; t++)
 
 // 16 activations of a row, from 16 * unit on; zero past `columns`.
@@ -97,14 +89,24 @@ inline void load_rows(thread Weights *xs, device const float *x, device const fl
     }
 }
 
+inline float across(float4 v) { return (v.x + v.y) + (v.z + v.w); }
+
 inline void add_products(thread float4 *sums, Weights w, thread const Weights *xs) {
     EACH_ROW(m) {
         thread const float4 *v = xs[m].v;
-        float4 sum = PLAIN ? sums[m] : float4(0.0f);
+        float4 sum = PLAIN && !ONE_SUM ? sums[m] : float4(0.0f);
         for (ushort i = 0; i < 4; i++) sum = fma(w.v[i], v[i], sum);
-        if (!PLAIN) sum = fma(sum, float4(w.scale), sums[m]);
-        if (SHIFTED) sum = fma((v[0] + v[1]) + (v[2] + v[3]), float4(w.shift), sum);
-        sums[m] = sum;
+        float4 of_x = (v[0] + v[1]) + (v[2] + v[3]);
+        if (ONE_SUM) {
+            float one = sums[m].x;
+            one = PLAIN ? one + across(sum) : fma(across(sum), w.scale, one);
+            if (SHIFTED) one = fma(across(of_x), w.shift, one);
+            sums[m].x = one;
+        } else {
+            if (!PLAIN) sum = fma(sum, float4(w.scale), sums[m]);
+            if (SHIFTED) sum = fma(of_x, float4(w.shift), sum);
+            sums[m] = sum;
+        }
     }
 }
 
@@ -146,69 +148,6 @@ inline float4 inverse_rms_at_once(device const float *squares, uint first_row, u
     return norm;
 }
 
-// Eight weights as `words` hold them, `shift` bytes into the 16: see point 9.
-inline void weights_of_part(thread float4 *weights, thread const uint *words, uint shift) {
-    bool far = shift > 4;
-    for (ushort k = 0; k < 2; k++) {
-        uint low = far ? words[k + 1] : words[k], high = far ? words[k + 2] : words[k + 1];
-        ulong both = ulong(high) << 32 | low;
-        weights[k] = float4(as_type<char4>(uint(both >> (8 * (far ? shift - 4 : shift)))));
-    }
-}
-
-// The loop over K for Q8_0, in parts of 8 weights; the sums are in the first components.
-inline void add_parts(thread float4 (*sums)[MAX_ROWS], device const uchar *thread *rows,
-                      device const float *x, device const float *norm_weight, uint first_row,
-                      uint lane, constant MatmulArgs &a) {
-    uint block = lane / 4, shift = 2 + block % 4 * 2;
-    device const uint2 *from[MAX_OUTPUTS];
-    device const half *scale_of[MAX_OUTPUTS];
-    EACH_OUTPUT(j) {
-        from[j] = (device const uint2 *)(rows[j] + block * 34 + lane % 4 * 8 + 2 - shift);
-        scale_of[j] = (device const half *)(rows[j] + block * 34);
-    }
-    device const float4 *x4 = (device const float4 *)x + lane * 2;
-    device const float4 *norm4 = (device const float4 *)norm_weight + lane * 2;
-    for (uint step = 0; step * 256 < a.inputs; step += PARTS_AHEAD) {
-        uint words[MAX_OUTPUTS][MAX_PARTS][4];
-        half scales[MAX_OUTPUTS][MAX_PARTS];
-        EACH_OUTPUT(j) EACH_PART(i) {
-            uint2 low = from[j][i * 34], high = from[j][i * 34 + 1];   // 272 bytes a step
-            words[j][i][0] = low.x;
-            words[j][i][1] = low.y;
-            words[j][i][2] = high.x;
-            words[j][i][3] = high.y;
-            scales[j][i] = scale_of[j][i * 136];
-        }
-        simdgroup_barrier(mem_flags::mem_none);
-        EACH_PART(i) {
-            float4 v[MAX_ROWS][2];
-            EACH_ROW(m) for (ushort k = 0; k < 2; k++) {
-                uint row = min(first_row + m, a.rows - 1);
-                v[m][k] = x4[row * (a.x_stride / 4) + i * 64 + k];
-                if (NORMED) v[m][k] *= norm4[i * 64 + k];
-            }
-            EACH_OUTPUT(j) {
-                float4 w[2];
-                weights_of_part(w, words[j][i], shift);
-                EACH_ROW(m) {
-                    float sum = fma(w[0].y, v[m][0].y, w[0].x * v[m][0].x);
-                    sum = fma(w[0].w, v[m][0].w, fma(w[0].z, v[m][0].z, sum));
-                    sum = fma(w[1].y, v[m][1].y, fma(w[1].x, v[m][1].x, sum));
-                    sum = fma(w[1].w, v[m][1].w, fma(w[1].z, v[m][1].z, sum));
-                    sums[j][m].x = fma(sum, float(scales[j][i]), sums[j][m].x);
-                }
-            }
-        }
-        EACH_OUTPUT(j) {
-            from[j] += PARTS_AHEAD * 34;
-            scale_of[j] += PARTS_AHEAD * 136;
-        }
-        x4 += PARTS_AHEAD * 64;
-        norm4 += PARTS_AHEAD * 64;
-    }
-}
-
 [[max_total_threads_per_threadgroup(64)]]
 kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weight [[buffer(1)]],
                    device const uchar *up [[buffer(2)]], device const float *bias [[buffer(3)]],
@@ -239,9 +178,7 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
     float4 sums[MAX_OUTPUTS][MAX_ROWS];
     EACH_OUTPUT(j) EACH_ROW(m) sums[j][m] = float4(0.0f);
     Weights xs[MAX_ROWS];
-    if (PARTS_AHEAD > 0) {
-        add_parts(sums, rows, x, norm_weight, first_row, lane, a);
-    } else if (STEPS_AHEAD == 0) for (uint unit = lane_k; unit * 16 < a.inputs; unit += a.lanes) {
+    if (STEPS_AHEAD == 0) for (uint unit = lane_k; unit * 16 < a.inputs; unit += a.lanes) {
         Weights ws[MAX_OUTPUTS];
         if (IS_AHEAD) EACH_OUTPUT(j) ws[j] = load_weights(rows[j], unit, a.inputs);
         load_rows(xs, x, norm_weight, first_row, unit, a);
@@ -250,7 +187,7 @@ kernel void matvec(device const float *x [[buffer(0)]], device const uchar *weig
         }
     } else for (uint next = lane_k; next * 16 < a.inputs; next += STEPS_AHEAD * a.lanes) {
         Packed fetched[MAX_OUTPUTS][MAX_STEPS];
-        EACH_OUTPUT(j) EACH_STEP(s) fetched[j][s] = fetch(rows[j], next + s * a.lanes);
+        EACH_OUTPUT(j) EACH_STEP(s) fetched[j][s] = fetch(rows[j], next + s * a.lanes, a.inputs);
         simdgroup_barrier(mem_flags::mem_none);
         EACH_STEP(s) {
             load_rows(xs, x, norm_weight, first_row, next + s * a.lanes, a);

@@ -12,6 +12,9 @@
 //    Two neighbouring lanes load the same bytes: one access to the cache, and no shuffling.
 // 4. Four nibbles are masked out of one 32-bit word at a time, then widened by float4(uchar4).
 //
+// 5. 34 bytes suit no load of 16. GPUs of many cores therefore get Q8_0 rearranged (arrange.metal),
+//    a row's weights first, then its scales: Q8_0_APART.
+//
 //    Q4_0   d | q0|q16  q1|q17 ... q15|q31         unit 0 = low nibbles, unit 1 = high nibbles
 //           2   1 byte each, 16 bytes
 //
@@ -22,7 +25,8 @@
 // The numbers are GGUF's own (gguf.GGMLQuantizationType).
 enum WeightType : uint {
     F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8,
-    Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30
+    Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30,
+    Q8_0_APART = 264   // not GGUF's
 };
 constant uint WEIGHT_TYPE [[function_constant(0)]];
 // Rows of plain weights and of x start at multiples of 16 bytes, so that a load may take 16 at
@@ -31,7 +35,8 @@ constant bool WIDE [[function_constant(5)]];
 constant bool IS_WIDE = is_function_constant_defined(WIDE) ? WIDE : false;
 // Unquantised weights need no scale or shift, and only their rows can end inside a unit.
 constant bool PLAIN = WEIGHT_TYPE == F32 || WEIGHT_TYPE == F16 || WEIGHT_TYPE == BF16;
-constant bool SHIFTED = !PLAIN && WEIGHT_TYPE != Q8_0;
+constant bool SIGNED = WEIGHT_TYPE == Q8_0 || WEIGHT_TYPE == Q8_0_APART;
+constant bool SHIFTED = !PLAIN && !SIGNED;
 
 // 16 consecutive weights of a row are scale * v + shift. Apart, because a product with x can then
 // be scaled once per unit (matvec) instead of once per weight. Both fold to nothing for types that
@@ -80,6 +85,12 @@ inline Packed bytes_of(uint4 words, float scale, float shift) {
 inline Packed load_q8_0(device const uchar *row, uint unit) {
     device const uchar *block = row + unit / 2 * 34;                 // half d; char q[32]
     return bytes_of(load_16_bytes(block + 2 + unit % 2 * 16), load_half(block), 0.0f);
+}
+
+// char q[columns]; half d[columns / 32]: rows of whole steps of 512 weights, at multiples of 16.
+inline Packed load_q8_0_apart(device const uchar *row, uint unit, uint columns) {
+    uint4 words = ((device const uint4 *)row)[unit];
+    return bytes_of(words, load_half(row + columns + unit / 2 * 2), 0.0f);
 }
 
 inline Packed load_q4_0(device const uchar *row, uint unit) {
@@ -165,8 +176,8 @@ inline Packed load_halves(device const uchar *row, uint unit) {
     return w;
 }
 
-// 16 weights of a row, from weight 16 * unit on; all of them must exist.
-inline Packed fetch(device const uchar *row, uint unit) {
+// 16 weights of a row of `columns`, from weight 16 * unit on; all of them must exist.
+inline Packed fetch(device const uchar *row, uint unit, uint columns) {
     switch (WEIGHT_TYPE) {
         case F32: return load_f32(row, unit);
         case Q4_0: return load_q4_0(row, unit);
@@ -174,6 +185,7 @@ inline Packed fetch(device const uchar *row, uint unit) {
         case Q5_0: return load_q5_0(row, unit);
         case Q5_1: return load_q5_1(row, unit);
         case Q8_0: return load_q8_0(row, unit);
+        case Q8_0_APART: return load_q8_0_apart(row, unit, columns);
         case Q4_K: return load_q4_k(row, unit);
         case Q5_K: return load_q5_k(row, unit);
         case Q6_K: return load_q6_k(row, unit);
@@ -189,7 +201,7 @@ inline float4 widen_halves(uint2 words) {
 }
 
 inline float4 widen_bytes(uint word) {
-    if (WEIGHT_TYPE == Q8_0) return float4(as_type<char4>(word));
+    if (SIGNED) return float4(as_type<char4>(word));
     return float4(as_type<uchar4>(word));
 }
 
@@ -228,7 +240,7 @@ inline Weights load_part_unit(device const uchar *row, uint unit, uint columns) 
 
 inline Weights load_weights(device const uchar *row, uint unit, uint columns) {
     if (PLAIN && !IS_WIDE && unit * 16 + 16 > columns) return load_part_unit(row, unit, columns);
-    return widened(fetch(row, unit));
+    return widened(fetch(row, unit, columns));
 }
 
 // The i-th four weights of a unit.

@@ -19,24 +19,7 @@
 //
 //    head_dim 64, half split:   lane i holds  x[i] and x[i + 32]
 //    head_dim 64, interleaved:  lane i holds  x[2i] and x[2i + 1]
-#include "kv_cache.h"
-
-constant bool INTERLEAVED [[function_constant(0)]];
-constant bool QK_NORM [[function_constant(1)]];
-
-struct RopeArgs {   // mirrored by kernels/rope.py
-    uint heads, kv_heads, rope_dim;
-    uint q_stride, k_stride, v_stride;   // floats from row to row
-    float norm_epsilon;
-};
-
-// cos and sin of position * frequency; `turns` is the frequency / 2 pi as high + low.
-inline float2 cos_sin(float position, float2 turns) {
-    float whole = rint(position * turns.x);
-    float fraction = fma(position, turns.y, fma(position, turns.x, -whole));
-    float angle = fraction * 6.2831853f;
-    return float2(cos(angle), sin(angle));
-}
+#include "rope.h"
 
 [[max_total_threads_per_threadgroup(128)]]
 kernel void rope_and_store(device float *q [[buffer(0)]],              // [rows, heads, head_dim]
@@ -75,12 +58,7 @@ kernel void rope_and_store(device float *q [[buffer(0)]],              // [rows,
     device const float *norm = is_key ? k_norm : q_norm;
     float scale = 1.0f;
     if (QK_NORM) {
-        float squares = 0.0f;
-        for (uint d = lane; d < HEAD_DIM; d += 32) {
-            float small = in[d] * SHRINK;
-            squares = fma(small, small, squares);
-        }
-        scale = norm_scale(simd_sum(squares) / float(HEAD_DIM), a.norm_epsilon);
+        scale = head_scale(in, lane, a);
         simdgroup_barrier(mem_flags::mem_device);   // q is rotated in place, by other lanes
     }
     uint pairs = a.rope_dim / 2;
