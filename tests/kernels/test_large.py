@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tinyrvllm.kernels import attention, embedding, rope, shapes
 from tinyrvllm.kernels.case_attention import attend
-from tinyrvllm.kernels.case_layers import MATMULS, Kind
+from tinyrvllm.kernels.case_matmul import MATMULS, Kind
 from tinyrvllm.kernels.cases import floats, ints
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import Span, run, whole

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinyrvllm.kernels import gemm, matvec, shapes
-from tinyrvllm.kernels.case_layers import Kind
+from tinyrvllm.kernels.case_matmul import Kind
 from tinyrvllm.kernels.cases import check, prepare
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import KernelError, run, whole

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tinyrvllm.kernels import attention, shapes
-from tinyrvllm.kernels.case_layers import MATMULS, Kind, random_weights
+from tinyrvllm.kernels.case_matmul import MATMULS, Kind, random_weights
 from tinyrvllm.kernels.cases import case, floats, ints, prepare
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import run, whole

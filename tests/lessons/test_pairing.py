@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent.parent
 PACKAGE, LESSONS = ROOT / "tinyrvllm", ROOT / "lessons"
 FIRST_EXERCISE = 3
 SHARED = {
-    "bench", "case_attention", "case_choice", "case_layers", "cases", "launch", "matmul", "shapes",
+    "bench", "case_attention", "case_choice", "case_layers", "case_matmul", "cases", "launch", "matmul", "shapes",
 }  # fmt: skip
 SAME_LINES = 5  # as many equal lines in a row are a copy
 LESSON_FILES = sorted(LESSONS.glob("[0-9][0-9]_*.py"))

@@ -2,8 +2,7 @@
 
 A case knows how to make its inputs on a device, which launches compute it, and what float64 numpy
 says: `prepare(case, device, rng)`. The table is shapes.py; how inputs and expected outputs are made
-is in case_layers.py, case_choice.py and case_attention.py. Tests, the checking device and the bench
-share them all.
+is in case_*.py. Tests, the checking device and the bench share them all.
 """
 
 from dataclasses import dataclass, field
@@ -65,9 +64,10 @@ class Prepared:
 
 def prepare(case: Case, device: "Device", rng: np.random.Generator) -> Prepared:
     """Inputs, launches and the expected output of a case."""
-    from . import case_attention, case_choice, case_layers  # they build on this module
+    from . import case_attention, case_choice, case_layers, case_matmul  # they build on this module
 
-    families = case_layers.FAMILIES | case_choice.FAMILIES | case_attention.FAMILIES
+    modules = (case_matmul, case_layers, case_choice, case_attention)
+    families = {kernel: build for module in modules for kernel, build in module.FAMILIES.items()}
     return families[case.kernel](device, rng, case.kernel, **dict(case.shape))
 
 
