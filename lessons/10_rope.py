@@ -22,7 +22,7 @@ from lesson import agree, checking_device, device, table
 from tinyrvllm.kernels import rope
 from tinyrvllm.kernels.kv_cache import KvLayout
 from tinyrvllm.kernels.launch import run, whole
-from tinyrvllm.model.layers import rope_tables, rotate
+from tinyrvllm.model.layers import rope_table, rotate
 from tinyrvllm.mtl import MetalError
 from tinyrvllm.mtl.library import SHADERS, splice
 
@@ -35,7 +35,7 @@ frequencies = 100_000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)  # SmolLM2's:
 def turned(x: np.ndarray, position: int) -> np.ndarray:
     """x [HEAD_DIM], as a token at that position has it: the oracle's own functions."""
     copy = x.reshape(1, 1, HEAD_DIM).astype(np.float64)
-    rotate(copy, *rope_tables(np.array([position]), frequencies), interleaved=True)
+    rotate(copy, rope_table(np.array([position]), frequencies), interleaved=True)
     return copy.reshape(-1)
 
 
@@ -93,9 +93,9 @@ slots = block_tables[sequence, positions // 16] * 16 + positions % 16
 print("slots:", *slots)
 
 turned_q, turned_k = q.astype(np.float64), k.astype(np.float64)
-tables = rope_tables(positions, frequencies)
-rotate(turned_q, *tables, interleaved=True)
-rotate(turned_k, *tables, interleaved=True)
+turns = rope_table(positions, frequencies)
+rotate(turned_q, turns, interleaved=True)
+rotate(turned_k, turns, interleaved=True)
 keys, values = np.zeros((2, 4 * 16, KV_HEADS, HEAD_DIM))
 keys[slots], values[slots] = turned_k, v
 

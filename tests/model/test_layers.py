@@ -49,7 +49,7 @@ def test_rotation_is_multiplication_by_a_complex_number(interleaved: bool) -> No
     turned = (pairs[..., 0] + 1j * pairs[..., 1]) * np.exp(
         1j * positions[:, None, None] * inv_freq
     )
-    layers.rotate(x, *layers.rope_tables(positions, inv_freq), interleaved)
+    layers.rotate(x, layers.rope_table(positions, inv_freq), interleaved)
     pairs = x.reshape(5, 3, 4, 2) if interleaved else x.reshape(5, 3, 2, 4).swapaxes(2, 3)
     np.testing.assert_allclose(pairs[..., 0] + 1j * pairs[..., 1], turned, rtol=1e-9)
 

@@ -10,27 +10,26 @@ import numpy as np
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019)."""
     mean_square = np.vecdot(x, x)[..., None] / x.shape[-1]
-    return x / np.sqrt(mean_square + eps) * weight
+    return x * (weight / np.sqrt(mean_square + eps))
 
 
-def rope_tables(positions: np.ndarray, inv_freq: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin of position * inv_freq: float64 [T, 1, rope_dim / 2], the 1 being the heads."""
-    angles = positions[:, None, None] * inv_freq
-    return np.cos(angles), np.sin(angles)
+def rope_table(positions: np.ndarray, inv_freq: np.ndarray) -> np.ndarray:
+    """e^(i * position * inv_freq): complex128 [T, 1, rope_dim / 2], the 1 being the heads."""
+    return np.exp(1j * positions[:, None, None] * inv_freq)
 
 
-def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -> None:
+def rotate(x: np.ndarray, table: np.ndarray, interleaved: bool) -> None:
     """Rotary embedding (Su et al. 2021) of x [T, heads, head_dim], in place.
 
     Turns each pair of elements by its position's angle: pairs (2i, 2i + 1) when interleaved, else
     (i, i + rope_dim / 2). Elements from rope_dim on stay as they are.
     """
-    half = cos.shape[-1]
+    half = table.shape[-1]
     if interleaved:  # the parts of a complex number, which is turned by multiplying it
         pairs = x[..., : 2 * half].view(np.result_type(x, np.complex64))
-        pairs *= cos + 1j * sin
+        pairs *= table
     else:
-        a, b = x[..., :half], x[..., half : 2 * half]
+        a, b, cos, sin = x[..., :half], x[..., half : 2 * half], table.real, table.imag
         a[...], b[...] = a * cos - b * sin, b * cos + a * sin
 
 

@@ -73,7 +73,8 @@ class Reference:
 
     def embed(self, token_ids: np.ndarray) -> np.ndarray:
         """The rows of the embedding: [T, hidden]. Only these rows are dequantised."""
-        rows = self.weights.rows("token_embd.weight", token_ids)
+        data, kind, _ = self.weights.raw("token_embd.weight")
+        rows = dequantize.dequantize(data[token_ids], kind)
         return rows.astype(self.dtype) * self.dtype(self.config.embedding_scale)
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
@@ -100,21 +101,21 @@ class Reference:
 
 
 class Rope:
-    """cos and sin for this step's positions, computed once for the layers that share them."""
+    """The rotations of this step's positions, computed once for the layers that share them."""
 
     def __init__(self, config: ModelConfig, positions: np.ndarray, dtype: type) -> None:
         self.config = config
         self.positions = positions
-        self.dtype = dtype
-        self._tables: dict[tuple[float, float], tuple[np.ndarray, np.ndarray]] = {}
+        self.dtype = np.result_type(dtype, np.complex64)
+        self._tables: dict[tuple[float, float], np.ndarray] = {}
 
     def __call__(self, layer: int, x: np.ndarray) -> None:
         """Rotate x [T, heads, head_dim] in place."""
         key = self.config.rope_bases[layer], self.config.rope_linear_factors[layer]
         if key not in self._tables:
-            cos, sin = layers.rope_tables(self.positions, self.config.rope_inv_freq(layer))
-            self._tables[key] = cos.astype(self.dtype), sin.astype(self.dtype)
-        layers.rotate(x, *self._tables[key], self.config.rope_interleaved)
+            table = layers.rope_table(self.positions, self.config.rope_inv_freq(layer))
+            self._tables[key] = table.astype(self.dtype)
+        layers.rotate(x, self._tables[key], self.config.rope_interleaved)
 
 
 class Layer:

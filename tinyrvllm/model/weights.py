@@ -36,11 +36,6 @@ class Weights:
         tensor = self._file.tensors[name]
         return RawTensor(self._file.data(name), tensor.type, tensor.shape)
 
-    def rows(self, name: str, indices: np.ndarray) -> np.ndarray:
-        """float32 [len(indices), columns]: some rows of a matrix, dequantised and not kept."""
-        data, kind, _ = self.raw(name)
-        return dequantize(data[indices], kind)
-
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The name and shape of every tensor that a model of this configuration has."""

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from itertools import pairwise
-from threading import Event
+from threading import Condition
 from typing import Final, Protocol
 
 import numpy as np
@@ -147,22 +147,30 @@ class PagedCache:
         self.runner = runner
         self.batch = batch
         self.before = before
-        self._written = [Event() for _ in runner.reference.layers]
+        self._changed = Condition()
+        self._written = -1  # the last layer that was
         self._pieces: dict[int | None, list[Piece]] = {}  # by window: layers share them
 
     def write(self, layer: int, keys_values: np.ndarray) -> None:
         self.runner.kv[layer][self.batch.slot_mapping] = keys_values
-        self._written[layer].set()
+        self._tell(layer)
 
     def end(self) -> None:
         """Nothing more will be written, be it for an error: nobody need wait."""
-        for event in self._written:
-            event.set()
+        self._tell(len(self.runner.reference.layers))
+
+    def _tell(self, layer: int) -> None:
+        """Those that wait: what this layer keeps, these rows have left behind."""
+        with self._changed:
+            self._written = layer
+            self._changed.notify_all()
 
     def _wait(self, layer: int) -> None:
         """Until the rows before these have left behind what this layer keeps."""
         for cache in self.before:
-            cache._written[layer].wait()
+            with cache._changed:
+                while cache._written < layer:
+                    cache._changed.wait()
 
     def pieces(self, window: int | None) -> list[Piece]:
         if window not in self._pieces:
@@ -188,7 +196,7 @@ class PagedCache:
             if batch.positions[rows.start] == 0:  # a new sequence, and another one's state
                 state.fill(0)
             yield rows, state
-        self._written[layer].set()
+        self._tell(layer)
 
     def _plan(self, window: int | None) -> Iterator[Piece]:
         """Sequences with one row each go together; others one by one, in tiles of their rows."""
@@ -219,8 +227,8 @@ class PagedCache:
         mask = attention_mask(queries, keys, window, self.runner.reference.dtype)
         # Past a sequence's end, where the mask hides all, read what is sure to be a number.
         keys = np.minimum(keys, newest)
-        blocks = np.take_along_axis(self.batch.block_tables[sequences], keys // size, axis=1)
+        blocks = self.batch.block_tables[sequences[:, None], keys // size]
         slots = blocks * size + keys % size
-        if len(slots) == 1 and (np.diff(slots) == 1).all():
+        if len(slots) == 1 and (slots[0, 1:] == slots[0, :-1] + 1).all():
             return Piece(rows, slice(slots[0, 0], slots[0, -1] + 1), mask)
         return Piece(rows, slots, mask)
