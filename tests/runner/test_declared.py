@@ -13,6 +13,7 @@ from tests.runner.sequences import Model, Sequence, batch_of
 from tinyrvllm import mtl
 from tinyrvllm.kernels.launch import Argument, unused
 from tinyrvllm.runner.metal import MetalRunner
+from tinyrvllm.runner.options import Options
 from tinyrvllm.runner.program import Program
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -25,12 +26,16 @@ def checking() -> Iterator[mtl.Device]:
         gc.collect()  # a watched runner refers to itself
 
 
+@pytest.mark.parametrize("simdgroups", [0, 2048])
 @pytest.mark.parametrize("name", ["llama", "gemma3", "lfm2", "qwen2"])
-def test_programs_touch_what_they_declare(checking: mtl.Device, name: str) -> None:
+def test_programs_touch_what_they_declare(
+    checking: mtl.Device, name: str, simdgroups: int
+) -> None:
     """A prefill, a chunk beside a decode, and three chained decode steps of two sequences."""
     expected = np.load(FIXTURES / f"{name}.npz")
     ids, logits = expected["ids"].tolist(), expected["logits"]
-    runner = MetalRunner(Model(FIXTURES / f"{name}.gguf"), checking, 20, block_size=4)
+    model, options = Model(FIXTURES / f"{name}.gguf"), Options(simdgroups=simdgroups)
+    runner = MetalRunner(model, checking, 20, block_size=4, options=options)
     watch = Watch(runner)
     try:
         one, two = (Sequence(ids[i], list(range(10 * i, 10 * i + 10)), i) for i in (0, 1))

@@ -50,7 +50,7 @@ class Attention:
     q_stride: int = 0  # floats from row to row; 0: heads * head_dim
     out_stride: int = 0
     spread: bool = False  # decode: a threadgroup for each head, for GPUs of many cores
-    unrotated: rope.Unrotated | None = None  # with spread: rotates and writes the cache first
+    unrotated: rope.Unrotated | None = None  # with spread: `decode` does what rope_and_store does
 
     def __post_init__(self) -> None:
         if self.heads % self.layout.kv_heads:
@@ -58,8 +58,10 @@ class Attention:
                 f"expected heads to be a multiple of {self.layout.kv_heads} KV heads, "
                 f"found {self.heads}"
             )
-        if self.unrotated is not None and not self.spread:
-            raise KernelError("unrotated: expected spread with it; other kernels read the cache only")
+        if self.unrotated is not None:
+            rope.check(self.unrotated.rope_dim, self.layout.head_dim)
+            if not self.spread:
+                raise KernelError("unrotated: expected spread with it; others read the cache only")
 
     @property
     def group(self) -> int:
@@ -69,20 +71,25 @@ class Attention:
 
     def parameters(self, splits: int) -> bytes:
         """struct AttentionArgs of shaders/attention.h."""
-        width = self.heads * self.layout.head_dim
+        width, r = self.heads * self.layout.head_dim, self.unrotated
         return struct.pack(
-            "<7I2f",
+            "<7I2f3If",
             self.heads, self.layout.kv_heads, self.q_stride or width, self.out_stride or width,
             self.max_blocks, self.window, splits, self.scale, self.softcap,
+            *((r.rope_dim, *r.strides, r.norm_epsilon) if r else (0, 0, 0, 0.0)),
         )  # fmt: skip
 
     def cost(self, queries: int, keys: int, **details: float) -> Cost:
         """`queries` rows in all, each over `keys` keys."""
         width, kv_width = self.heads * self.layout.head_dim, self.layout.kv_heads
         kv_bytes = 2 * keys * kv_width * self.layout.padded_dim * self.layout.dtype.itemsize
+        newest = 2 * self.sequences * kv_width if self.unrotated else 0  # heads of keys and values
         return Cost(
-            bytes_read=self.sequences * kv_bytes + 4 * queries * width,
-            bytes_written=4 * queries * width,
+            bytes_read=self.sequences * kv_bytes
+            + 4 * queries * width
+            + 4 * newest * self.layout.head_dim,
+            bytes_written=4 * queries * width
+            + newest * self.layout.padded_dim * self.layout.dtype.itemsize,
             flops=4 * queries * keys * width,
             **details,  # type: ignore[arg-type]
         )
@@ -127,10 +134,10 @@ def decode(attention: Attention, max_context: int, partial: Span | None = None) 
             writes(partial) if partial is not None and splits > 1 else unused(a.out),
             *(_rotation_arguments(a) if a.spread else ()),
         ),
-        parameters=parameters + (_rotation_parameters(a) if a.spread else b""),
+        parameters=parameters,
         cost=a.cost(
             a.sequences, max_context, barriers=3 if a.spread else 2 + 2 * a.group,
-            threadgroup_bytes=14_400 if a.spread else 13_056,
+            threadgroup_bytes=11_328 if a.spread else 13_056,
         ),
         rows=a.sequences,
         shape=shape,
@@ -174,20 +181,14 @@ def _rotation_arguments(a: Attention) -> tuple[Argument, ...]:
     return reads(r.k), reads(r.v), optional(q_norm, a.q), optional(k_norm, a.q), reads(r.turns)
 
 
-def _rotation_parameters(a: Attention) -> bytes:
-    """The second half of struct SpreadArgs."""
-    r = a.unrotated
-    if r is None:
-        return rope.parameters(0, 0, 0, (0, 0, 0), 0.0)
-    return rope.parameters(a.heads, a.layout.kv_heads, r.rope_dim, r.strides, r.norm_epsilon)
-
-
 def prefill(attention: Attention, max_queries: int) -> Launch:
     """Attention of the sequences that have more than one row, each row seeing what is before it.
 
     max_queries: an upper bound of the rows of a sequence in this batch.
     """
     a = attention
+    if a.unrotated is not None:
+        raise KernelError("unrotated: expected a step in which all sequences have one row")
     wide = a.layout.head_dim > (64 if a.layout.f32 else 128)
     queries = 8 if wide else 32  # of a threadgroup
     return Launch(

@@ -58,12 +58,12 @@ class Matmul:
     def __post_init__(self) -> None:
         up = self.up
         if up is not None:
-            if (up.kind, up.outputs, up.inputs) != (
-                self.weight.kind, self.weight.outputs, self.weight.inputs
+            if (up.weight_type, up.outputs, up.inputs) != (
+                self.weight.weight_type, self.weight.outputs, self.weight.inputs
             ):  # fmt: skip
                 raise KernelError(
-                    f"gate and up: expected one type and shape, found {self.weight.kind.name} "
-                    f"{self.weight.outputs} x {self.weight.inputs} and {up.kind.name} "
+                    f"gate and up: expected one type and shape, found {self.weight.name} "
+                    f"{self.weight.outputs} x {self.weight.inputs} and {up.name} "
                     f"{up.outputs} x {up.inputs}; run them as two multiplications"
                 )
             if self.bias is not None or self.residual is not None or self.squares is not None:

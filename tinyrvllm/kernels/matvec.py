@@ -36,7 +36,7 @@ def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
 
     simdgroups: as many as a GPU of many cores needs to be busy; 0: one of Apple's. Many simdgroups
     come of many lanes an output and few outputs a lane, which also makes the loop over K
-    short; where it has whole steps, half of them are enough (see `steps_ahead`).
+    short; where it has whole steps, fewer simdgroups with more loads ahead are as good.
     The lanes decide the order of a row's sums, and there the outputs that of a folded norm's: they
     hang on the matrix, not on the rows.
     """
@@ -50,14 +50,8 @@ def geometry(matmul: Matmul, simdgroups: int = 0) -> tuple[int, int]:
         across = lanes(weight.inputs)
     with_two = weight.outputs * matrices * across // 64
     if with_two >= simdgroups:
-        ahead = steps_ahead(matmul, across, simdgroups)
-        return across, 4 if ahead == 2 or (ahead and has_plenty(matmul, simdgroups)) else 2
+        return across, 4 if steps_ahead(matmul, across, simdgroups) else 2
     return across, 2 if matrices == 2 else 1
-
-
-def has_plenty(matmul: Matmul, simdgroups: int) -> bool:
-    """Whether there are outputs for so many simdgroups, four for each."""
-    return matmul.weight.outputs * (2 if matmul.up else 1) >= 4 * simdgroups
 
 
 def steps_ahead(matmul: Matmul, across: int, simdgroups: int) -> int:
@@ -66,11 +60,12 @@ def steps_ahead(matmul: Matmul, across: int, simdgroups: int) -> int:
     Two where one is few bytes and too few simdgroups are there to wait in turns, as measured on an
     H200 (docs/cuda.md).
     """
-    steps, rest = divmod(matmul.weight.inputs, 32 * UNIT)
+    weight, matrices = matmul.weight, 2 if matmul.up else 1
+    steps, rest = divmod(weight.inputs, 32 * UNIT)
     if across < 32 or rest:
         return 0
-    one = matmul.weight.kind in PLAIN or steps % 2 == 1 or has_plenty(matmul, simdgroups)
-    return 1 if one else 2
+    few = weight.outputs * matrices < 3 * simdgroups
+    return 2 if few and weight.kind not in PLAIN and steps % 2 == 0 else 1
 
 
 def squares_parts(matmul: Matmul, simdgroups: int = 0) -> int:

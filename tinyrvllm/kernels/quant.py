@@ -73,6 +73,11 @@ class Matrix:
             )
 
     @property
+    def name(self) -> str:
+        """Its type, for messages."""
+        return self.kind.name + (", apart" if self.apart else "")
+
+    @property
     def weight_type(self) -> int:
         """WEIGHT_TYPE of shaders/quant.h."""
         return int(self.kind) + (APART if self.apart else 0)

@@ -35,16 +35,17 @@ class Unrotated:
     turns: Span
     rope_dim: int
     interleaved: bool
-    strides: tuple[int, int, int]  # of q, k and v
+    strides: tuple[int, int]  # of k and v; q's is attention's
     norms: tuple[Span, Span] | None = None
     norm_epsilon: float = 0.0
 
 
-def parameters(
-    heads: int, kv_heads: int, rope_dim: int, strides: tuple[int, int, int], epsilon: float
-) -> bytes:
-    """struct RopeArgs of shaders/rope.h."""
-    return struct.pack("<6If", heads, kv_heads, rope_dim, *strides, epsilon)
+def check(rope_dim: int, head_dim: int) -> None:
+    """Raises KernelError where so many dimensions of a head cannot be rotated."""
+    if rope_dim % 2 or not 0 <= rope_dim <= head_dim:
+        raise KernelError(
+            f"rope_dim: expected an even number up to head_dim {head_dim}, found {rope_dim}"
+        )
 
 
 def rope_and_store(
@@ -59,10 +60,7 @@ def rope_and_store(
     apart. turns: see `turns`. positions, slots: [rows] int32; slot -1 leaves the row alone.
     norms: weights [head_dim] of the RMS norms of each head of Q and K, before the rotation.
     """
-    if rope_dim % 2 or not 0 <= rope_dim <= layout.head_dim:
-        raise KernelError(
-            f"rope_dim: expected an even number up to head_dim {layout.head_dim}, found {rope_dim}"
-        )
+    check(rope_dim, layout.head_dim)
     all_heads = heads + 2 * layout.kv_heads
     row_bytes = 4 * all_heads * layout.head_dim
     written = 2 * layout.kv_heads * layout.padded_dim * layout.dtype.itemsize
@@ -81,7 +79,9 @@ def rope_and_store(
             optional(norms[0] if norms else None, q), optional(norms[1] if norms else None, q),
             reads(turns), reads(positions), reads(slots), writes(k_pool), writes(v_pool),
         ),
-        parameters=parameters(heads, layout.kv_heads, rope_dim, strides, norm_epsilon),
+        parameters=struct.pack(
+            "<6If", heads, layout.kv_heads, rope_dim, *strides, norm_epsilon
+        ),
         cost=Cost(
             bytes_read=rows * row_bytes + 4 * rope_dim,
             bytes_written=rows * (4 * heads * layout.head_dim + written),

@@ -182,7 +182,8 @@ class Body:
         unrotated = None
         if self.many and not self.bucket.prefills and not forward.options.batch_invariant:
             unrotated = rope.Unrotated(
-                k, v, turns, config.head_dim, config.rope_interleaved, three, norms, config.norm_eps
+                k, v, turns, config.head_dim, config.rope_interleaved, three[1:], norms,
+                config.norm_eps,
             )
         else:
             self.launches.append(

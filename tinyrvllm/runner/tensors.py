@@ -21,7 +21,7 @@ from tinyrvllm.mtl import Device
 
 PAGE = 16384  # bytes; Apple silicon's, and a multiple of the others'
 ALIGNMENT = 256  # bytes, of a tensor's copy
-WINDOW = 1 << 30  # bytes of the file that are on the GPU beside the copies
+WINDOW = 256 << 20  # bytes of the file beside the copies, or one tensor that is larger
 
 
 class DeviceTensors:
@@ -73,7 +73,7 @@ class DeviceTensors:
 
     def gate_and_up_differ(self) -> bool:
         """Whether some layer's two are of different types: no kernel multiplies such a pair."""
-        names = [name for name in self.spans if name.endswith(".ffn_gate.weight")]
+        names = [name for name in self.model.file.tensors if name.endswith(".ffn_gate.weight")]
         return any(
             self.matrix(name).kind != self.matrix(name.replace("gate", "up")).kind for name in names
         )
@@ -90,7 +90,8 @@ class DeviceTensors:
 def _spans(model: Model, device: Device) -> dict[str, Span]:
     """Each tensor inside a view of the file."""
     name, spans = model.file.path.name, {}
-    for start, end, tensors in _views(model, device.limits.max_buffer_length):
+    every = list(model.file.tensors.values())
+    for start, end, tensors in _views(model, every, device.limits.max_buffer_length):
         buffer = device.wrap(model.file.memory[start:end], f"{name} from {start}")
         for tensor in tensors:
             spans[tensor.name] = Span(buffer, tensor.offset - start, tensor.nbytes)
@@ -102,24 +103,28 @@ def _copies(model: Model, device: Device) -> dict[str, Span]:
     known = [t for t in model.file.tensors.values() if t.type in WEIGHT_TYPES]
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in known]
     buffer = device.buffer(sum(sizes), f"{model.file.path.name}, arranged")
-    ends = accumulate(sizes)
-    spans = {t.name: Span(buffer, next(ends) - size, t.nbytes) for t, size in zip(known, sizes, strict=True)}
-    for start, end, tensors in _views(model, max(WINDOW, max(sizes) + PAGE)):
-        with device.wrap(model.file.memory[start:end]) as part:
+    places = accumulate(sizes, initial=0)
+    spans = {t.name: Span(buffer, next(places), t.nbytes) for t in known}
+    longest = min(max(WINDOW, max(sizes) + PAGE), device.limits.max_buffer_length)
+    for start, end, tensors in _views(model, known, longest):
+        label = f"{model.file.path.name} from {start}, to be arranged"
+        with device.wrap(model.file.memory[start:end], label) as part:
             launches = [
                 arrange.launch(
                     Span(part, t.offset - start, t.nbytes), spans[t.name],
                     t.type, math.prod(t.shape[:-1]), t.shape[-1],
                 )
-                for t in tensors if t.name in spans
+                for t in tensors
             ]  # fmt: skip
             run(device, *launches)
     return spans
 
 
-def _views(model: Model, longest: int) -> Iterator[tuple[int, int, list[TensorInfo]]]:
+def _views(
+    model: Model, wanted: list[TensorInfo], longest: int
+) -> Iterator[tuple[int, int, list[TensorInfo]]]:
     """Parts of the file, (start, end, tensors): they start on pages and hold their tensors whole."""
-    tensors = sorted(model.file.tensors.values(), key=lambda tensor: tensor.offset)
+    tensors = sorted(wanted, key=lambda tensor: tensor.offset)
     while tensors:
         start = tensors[0].offset // PAGE * PAGE
         end = _reach(tensors, start, longest, len(model.file.memory))

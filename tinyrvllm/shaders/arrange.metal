@@ -3,7 +3,7 @@
 //    as a file has it   d q0 ... q31 | d q32 ... q63 | ...      34 bytes a block
 //    apart              q0 ... q31 q32 ... q63 ... | d d ...    as many bytes a row
 //
-// 1. Done once, when a model is loaded, and only for a GPU that gains by it (runner/arrange.py):
+// 1. Done once, when a model is loaded, and only for a GPU that gains by it (runner/tensors.py):
 //    weights then begin at multiples of 16 and a lane's 16 are one load.
 // 2. Two bytes a thread at a time, since a block begins at a multiple of 2. Other types are
 //    copied as they are.

@@ -9,6 +9,8 @@ struct AttentionArgs {   // mirrored by kernels/attention.py
     uint window;                 // keys that a query sees, itself included; 0: all
     uint splits;                 // decode: parts that the longest context is cut into
     float scale, softcap;        // softcap 0: none
+    uint rope_dim, k_stride, v_stride;   // attend_spread with ROPED: see rope.metal
+    float norm_epsilon;
 };
 
 constant constexpr uint SPLIT_KEYS = 512;   // keys of a split; fixed, so that bits are too

@@ -5,12 +5,6 @@
 constant bool INTERLEAVED [[function_constant(0)]];
 constant bool QK_NORM [[function_constant(1)]];
 
-struct RopeArgs {   // mirrored by kernels/rope.py
-    uint heads, kv_heads, rope_dim;
-    uint q_stride, k_stride, v_stride;   // floats from row to row
-    float norm_epsilon;
-};
-
 // cos and sin of position * frequency; `turns` is the frequency / 2 pi as high + low.
 inline float2 cos_sin(float position, float2 turns) {
     float whole = rint(position * turns.x);
@@ -20,11 +14,11 @@ inline float2 cos_sin(float position, float2 turns) {
 }
 
 // 1 / rms of a head, from all lanes of a simdgroup.
-inline float head_scale(device const float *in, uint lane, constant RopeArgs &a) {
+inline float head_scale(device const float *in, uint lane, float epsilon) {
     float squares = 0.0f;
     for (uint d = lane; d < HEAD_DIM; d += 32) {
         float small = in[d] * SHRINK;
         squares = fma(small, small, squares);
     }
-    return norm_scale(simd_sum(squares) / float(HEAD_DIM), a.norm_epsilon);
+    return norm_scale(simd_sum(squares) / float(HEAD_DIM), epsilon);
 }

@@ -21,6 +21,12 @@
 //    head_dim 64, interleaved:  lane i holds  x[2i] and x[2i + 1]
 #include "rope.h"
 
+struct RopeArgs {   // mirrored by kernels/rope.py
+    uint heads, kv_heads, rope_dim;
+    uint q_stride, k_stride, v_stride;   // floats from row to row
+    float norm_epsilon;
+};
+
 [[max_total_threads_per_threadgroup(128)]]
 kernel void rope_and_store(device float *q [[buffer(0)]],              // [rows, heads, head_dim]
                            device const float *k [[buffer(1)]],        // [rows, kv_heads, head_dim]
@@ -58,7 +64,7 @@ kernel void rope_and_store(device float *q [[buffer(0)]],              // [rows,
     device const float *norm = is_key ? k_norm : q_norm;
     float scale = 1.0f;
     if (QK_NORM) {
-        scale = head_scale(in, lane, a);
+        scale = head_scale(in, lane, a.norm_epsilon);
         simdgroup_barrier(mem_flags::mem_device);   // q is rotated in place, by other lanes
     }
     uint pairs = a.rope_dim / 2;
