@@ -137,7 +137,7 @@ def decode(attention: Attention, max_context: int, partial: Span | None = None) 
         parameters=parameters,
         cost=a.cost(
             a.sequences, max_context, barriers=3 if a.spread else 2 + 2 * a.group,
-            threadgroup_bytes=11_328 if a.spread else 13_056,
+            threadgroup_bytes=14_400 if a.spread else 13_056,
         ),
         rows=a.sequences,
         shape=shape,

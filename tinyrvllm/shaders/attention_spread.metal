@@ -6,14 +6,13 @@
 //   2  this file                                                           6 us
 //   3  with ROPED: rotation and the write to the cache, too, and a phase less
 //
-// 1. Nearly all of the time is waiting for memory, so loads of keys and of the first values are all
-//    under way before one is used; simdgroup_barrier(mem_none) holds them there (matvec, point 8).
-//    Where the next keys lie is asked for before what comes first.
+// 1. Nearly all of the time is waiting for memory, so all loads of a turn are under way before one
+//    is used, and the first turn of values with the first of keys; simdgroup_barrier(mem_none)
+//    holds them there (matvec, point 8). Where the first keys lie is asked for before the query.
 // 2. 8 simdgroups of 32 keys: contexts of up to 256 take one round.
-// 3. Lanes as in attend_one: lane = key for scores, lane = 4 dimensions of head_dim for values; a
-//    key's place and weight come from its lane by a shuffle. A lane without a key of its own loads
-//    another's, with a score of -inf and a weight of 0, so that no lane branches around a barrier
-//    and no slot past the context is read.
+// 3. Lanes as in attend_one: lane = key for scores, lane = 4 dimensions of head_dim for values.
+//    A lane without a key of its own loads another's, with a score of -inf and a weight of 0, so
+//    that no lane branches around a barrier and no slot past the context is read.
 // 4. One head has one maximum, one sum and one float4 of values (two from head_dim 129 on).
 // 5. ROPED: q, k and v are as their projections left them (rope.metal). Each threadgroup rotates
 //    its query, and the newest key for itself: what it would read of the cache is being written,
@@ -26,7 +25,6 @@ constant bool ROPED [[function_constant(2)]];
 constant constexpr uint SIMDGROUPS = 8;
 constant constexpr ushort TURN = 16;   // keys or values whose loads overlap
 #define EACH_OF_TURN(t) UNROLL for (ushort t = 0; t < TURN; t++)
-#define EACH_OF_TWO_TURNS(t) UNROLL for (ushort t = 0; t < 2 * TURN; t++)
 constant uint CHUNKS = D4 / 4;                                // float4 of a head
 
 // Keys that lanes take at once.
@@ -36,14 +34,13 @@ inline uint slot_of(device const int *table, uint key) {
     return uint(table[key / BLOCK_SIZE]) * BLOCK_SIZE + key % BLOCK_SIZE;
 }
 
-// Values of a turn's keys, of which the lanes take some side by side; `slot` is of the lane's key.
-inline void load_values(thread float4 (*v4)[2], device const uchar *v_pool, uint slot, uint from,
-                        uint keys, uint key_group, uint chunk, uint kv_head,
-                        constant AttentionArgs &a) {
+// Values of a turn's keys, of which the lanes take some side by side, from the keys' `places`.
+inline void load_values(thread float4 (*v4)[2], device const uchar *v_pool,
+                        threadgroup const ulong *places, uint from, uint keys, uint key_group,
+                        uint chunk) {
     EACH_OF_TURN(t) {
         uint i = min(from + t * key_groups() + key_group, keys - 1);
-        uint other = simd_shuffle(slot, ushort(i));
-        ulong place = v_row(other, kv_head, a.kv_heads) + chunk * 4;
+        ulong place = places[i] + chunk * 4;
         v4[t][0] = load_kv4(v_pool, place);
         if (chunk + 32 < CHUNKS) v4[t][1] = load_kv4(v_pool, place + 128);
     }
@@ -97,6 +94,8 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
                           uint simdgroup [[simdgroup_index_in_threadgroup]]) {
     threadgroup float4 query[64];                            // [D4 / 4], scaled
     threadgroup float4 newest_key[64], newest_value[64];     // [D4 / 4], as the cache keeps them
+    threadgroup float weights[SIMDGROUPS][32];               // [simdgroup, key]
+    threadgroup ulong places[SIMDGROUPS][32];                // of those keys' values
     threadgroup float maxima[SIMDGROUPS], totals[SIMDGROUPS];
     threadgroup float4 gathered[SIMDGROUPS][64];             // [simdgroup, key group, D4 / 4]
 
@@ -153,15 +152,17 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
         uint key = first + lane, keys = min(last - first, 32u);
         ulong at = k_row(slot, kv_head, a.kv_heads);
         float4 v4[TURN][2];                                  // on their way while scores are made
-        load_values(v4, v_pool, slot, 0, keys, key_group, chunk, kv_head, a);
+        places[simdgroup][lane] = v_row(slot, kv_head, a.kv_heads);
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // places are there
+        load_values(v4, v_pool, places[simdgroup], 0, keys, key_group, chunk);
         float4 sums = float4(0.0f);
-        for (uint c = 0; c < CHUNKS; c += 2 * TURN) {
-            float4 k4[2 * TURN];
-            EACH_OF_TWO_TURNS(t) {
+        for (uint c = 0; c < CHUNKS; c += TURN) {
+            float4 k4[TURN];
+            EACH_OF_TURN(t) {
                 k4[t] = load_kv4(k_pool, at + min(c + t, CHUNKS - 1) * (BLOCK_SIZE * 4));
             }
             simdgroup_barrier(mem_flags::mem_none);
-            EACH_OF_TWO_TURNS(t) if (c + t < CHUNKS) sums = fma(query[c + t], k4[t], sums);
+            EACH_OF_TURN(t) if (c + t < CHUNKS) sums = fma(query[c + t], k4[t], sums);
         }
         float2 pair = sums.xy + sums.zw;
         bool exists = key >= begin && key < last;
@@ -171,21 +172,23 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
         float weight = exp(score - base), correction = exp(best - base);
         total = fma(total, correction, weight);
         best = higher;
+        weights[simdgroup][lane] = weight;
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // weights are there
         values[0] *= correction;
         values[1] *= correction;
         for (uint from = 0; from < keys; from += TURN * at_once) {
             if (from > 0) {
-                load_values(v4, v_pool, slot, from, keys, key_group, chunk, kv_head, a);
+                load_values(v4, v_pool, places[simdgroup], from, keys, key_group, chunk);
                 simdgroup_barrier(mem_flags::mem_none);
             }
             EACH_OF_TURN(t) {
                 uint i = from + t * at_once + key_group;
-                float w = simd_shuffle(weight, ushort(min(i, 31u)));
-                w = i < keys ? w : 0.0f;
+                float w = i < keys ? weights[simdgroup][min(i, 31u)] : 0.0f;
                 values[0] = fma(float4(w), v4[t][0], values[0]);
                 if (chunk + 32 < CHUNKS) values[1] = fma(float4(w), v4[t][1], values[1]);
             }
         }
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // read before the next overwrite
         if (first + all < last) slot = slot_of(table, clamp(key + all, begin, last - 1));
     }
 
