@@ -1,5 +1,7 @@
 """Each formula against another way to compute it, in float64."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,14 @@ def test_rotation_is_multiplication_by_a_complex_number(interleaved: bool) -> No
     layers.rotate(x, layers.rope_table(positions, inv_freq), interleaved)
     pairs = x.reshape(5, 3, 4, 2) if interleaved else x.reshape(5, 3, 2, 4).swapaxes(2, 3)
     np.testing.assert_allclose(pairs[..., 0] + 1j * pairs[..., 1], turned, rtol=1e-9)
+
+
+@pytest.mark.parametrize("act", [layers.silu, layers.gelu_tanh])
+def test_activations_of_large_numbers(act: Callable[[np.ndarray], np.ndarray]) -> None:
+    """In float32 exp(1000) is infinite: that is no error, in whatever thread."""
+    with np.errstate(over="raise", invalid="raise"):
+        found = act(np.array([-1000, 0, 1000], np.float32))
+    np.testing.assert_array_equal(found, [0, 0, 1000])
 
 
 def test_rms_norm_gives_rows_of_mean_square_one() -> None:

@@ -11,13 +11,19 @@ from tinyrvllm.model.dequantize import Arena, dequantize, stacked
 RANDOM = np.random.default_rng(0)
 
 
+def in_blocks(weight: np.ndarray, width: int) -> np.ndarray:
+    """[outputs, inputs] as [outputs / width, inputs, width]; as it is for a width of 0."""
+    if not width:
+        return weight
+    return np.ascontiguousarray(weight.reshape(-1, width, weight.shape[1]).transpose(0, 2, 1))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 8, 9, 16, 23, 33])
 @pytest.mark.parametrize(("width", "inputs"), [(64, 96), (32, 96), (32, 9000)])
 def test_blocks(rows: int, width: int, inputs: int) -> None:
     weight = RANDOM.standard_normal((128, inputs), np.float32)
-    blocks = np.ascontiguousarray(weight.reshape(-1, width, inputs).transpose(0, 2, 1))
     x = RANDOM.standard_normal((rows, inputs), np.float32)
-    found = linear.linear(x, blocks)
+    found = linear.linear(x, in_blocks(weight, width))
     assert found.shape == (rows, 128)
     np.testing.assert_allclose(found, x @ weight.T, atol=1e-4 * np.sqrt(inputs))
 
@@ -37,9 +43,28 @@ def test_threads_share_a_large_matrix(
     np.testing.assert_array_equal(linear.linear(x, blocks), alone)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("rows", [0, 1, 3, 20])
+@pytest.mark.parametrize(("width", "down_width"), [(64, 64), (32, 64), (64, 0), (0, 0)])
+def test_threads_share_neurons(
+    threads: int, rows: int, width: int, down_width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the formula has it, whichever matrices are in blocks; of seven threads some have none."""
+    x, gate, up, down = (
+        RANDOM.standard_normal(shape, np.float32) for shape in [(rows, 96), *[(256, 96)] * 2, (64, 256)]
+    )
+    monkeypatch.setattr(linear, "SHARED_BYTES", 1)
+    monkeypatch.setattr(linear, "LEAD", 1 << 14)
+    monkeypatch.setattr(linear, "threads", lambda: threads)
+    gate_up = in_blocks(np.concatenate([gate, up]), width)
+    found = linear.gated(x, gate_up, in_blocks(down, down_width), np.tanh)
+    assert found.shape == (rows, 64)
+    np.testing.assert_allclose(found, (np.tanh(x @ gate.T) * (x @ up.T)) @ down.T, atol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("lead", "count", "sizes"),
-    [(0, 1, [48]), (0, 2, [24, 24]), (0.25, 2, [30, 18]), (0.25, 4, [21, 9, 9, 9]), (7, 2, [48, 0])],
+    [(0, 1, [48]), (0, 2, [24, 24]), (0.25, 2, [30, 18]), (0.25, 4, [21, 9, 9, 9]), (7, 2, [48])],
 )
 def test_the_first_part_has_a_lead(lead: float, count: int, sizes: list[int]) -> None:
     assert [part.stop - part.start for part in linear.parts(48, lead, count)] == sizes

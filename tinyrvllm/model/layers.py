@@ -81,13 +81,15 @@ def attention_mask(
 
 def silu(x: np.ndarray) -> np.ndarray:
     """x * sigmoid(x) (Elfwing et al. 2017)."""
-    return x / (1 + np.exp(-x))
+    with np.errstate(over="ignore"):  # exp(-x) of a very negative x: x / inf is 0, rightly
+        return x / (1 + np.exp(-x))
 
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
     """The tanh form of GELU (Hendrycks and Gimpel 2016), by (1 + tanh(u)) / 2 = sigmoid(2u)."""
     u = np.sqrt(2 / np.pi).item() * (x + 0.044715 * x * x * x)
-    return x / (1 + np.exp(-2 * u))
+    with np.errstate(over="ignore"):  # see silu
+        return x / (1 + np.exp(-2 * u))
 
 
 def short_conv(

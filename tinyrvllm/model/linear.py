@@ -7,7 +7,7 @@ and just on CPUs with AVX-512. There we cut the weights into blocks of outputs, 
 groups, so that each product is small: three times as fast at 8 rows, and faster at 128, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Final
@@ -21,6 +21,9 @@ from tinyrvllm.model.threads import share
 SMALL_PRODUCT: Final = 1_000_000
 ARCHITECTURES: Final = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS calls them
 GROUP: Final = 8  # rows; 16 were no faster
+# Fewer are computed as so many, which the kernel takes at a time. With two threads it then reads the
+# weights at 42 GB/s where it reads them at 35 for 2 rows; numpy's way for a single row is slower, too.
+LEAST: Final = 4
 # Threads share a matrix from so many bytes on, times groups of rows. Another one begins some 30 us
 # after it is asked: by then this thread has gone through LEAD of them, so its part is larger by that.
 SHARED_BYTES: Final = 3 << 20
@@ -30,48 +33,82 @@ LEAD: Final = 3 << 19
 def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """x W^T: [T, inputs] -> [T, outputs]. The result for a row depends on T only as BLAS's does.
 
-    weight: [outputs, inputs], or in blocks: [outputs / width, inputs, width].
+    weight: [outputs, inputs], or in blocks, which threads share: [outputs / width, inputs, width].
     """
-    if weight.ndim == 2:
-        return x @ weight.T
-    if len(x) == 1:  # for a single row numpy takes another, slower way (gemv)
-        return linear(x.repeat(2, axis=0), weight)[:1]
+    work = groups(x) * weight.nbytes
+    if weight.ndim == 2 or work < SHARED_BYTES:
+        return product(x, weight)
     blocks, _, width = weight.shape
     out = np.empty((len(x), blocks, width), x.dtype)
-    work = -(-len(x) // GROUP) * weight.nbytes
-    if work < SHARED_BYTES:
-        multiply(x, weight, out)
-    else:
-        share(
-            lambda part: multiply(x, weight[part], out[:, part]),
-            parts(blocks, LEAD / work, threads()),
-        )
+    shared = parts(blocks, LEAD / work, threads())
+    share(lambda part: multiply(x, weight[part], out[:, part]), shared)
+    return out.reshape(len(x), blocks * width)
+
+
+def gated(
+    x: np.ndarray,  # [T, inputs]
+    gate_up: np.ndarray,  # two matrices of [neurons, inputs], stacked, as `linear` takes them
+    down: np.ndarray,  # [outputs, neurons], likewise
+    act: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """down(act(gate(x)) * up(x)) (Shazeer 2020): [T, outputs].
+
+    Threads share the neurons, that is rows of the first two matrices and columns of the third, so
+    that they meet once, not at each matrix.
+    """
+    work = groups(x) * (gate_up.nbytes + down.nbytes)
+    if gate_up.ndim == 2 or down.ndim == 2 or work < SHARED_BYTES:
+        both = linear(x, gate_up)  # [T, 2 * neurons]
+        gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
+        return linear(act(gate) * up, down)
+    blocks, width = len(gate_up) // 2, gate_up.shape[2]
+
+    def some(part: slice) -> np.ndarray:
+        gate, up = product(x, gate_up[:blocks][part]), product(x, gate_up[blocks:][part])
+        return product(act(gate) * up, down[:, part.start * width : part.stop * width])
+
+    first, *others = share(some, parts(blocks, LEAD / work, threads()))
+    return sum(others, first)
+
+
+def product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """What `linear` gives, by this thread alone."""
+    if weight.ndim == 2:
+        return x @ weight.T
+    blocks, _, width = weight.shape
+    out = np.empty((len(x), blocks, width), x.dtype)
+    multiply(x, weight, out)
     return out.reshape(len(x), blocks * width)
 
 
 def multiply(x: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
-    """x [T, inputs] by weight [blocks, inputs, width] into out [T, blocks, width], in this thread."""
+    """x [T, inputs] by weight [blocks, inputs, width] into out [T, blocks, width]."""
     blocks, inputs, width = weight.shape
     most = min(GROUP, SMALL_PRODUCT // (inputs * width))
-    if len(x) <= most:
+    if LEAST <= len(x) <= most:
         np.matmul(x, weight, out=out.transpose(1, 0, 2))
         return
-    groups = -(-len(x) // most)
-    rows = -(-len(x) // groups)
-    padded = np.zeros((groups * rows, inputs), x.dtype)
+    count = max(1, -(-len(x) // most))
+    rows = max(min(LEAST, most), -(-len(x) // count))
+    padded = np.zeros((count * rows, inputs), x.dtype)
     padded[: len(x)] = x
     # Written one behind the other, then copied: faster for many rows.
-    product = padded.reshape(groups, rows, inputs) @ weight[:, None]  # [blocks, groups, rows, width]
-    product = product.reshape(blocks, groups * rows, width)
-    out[...] = product[:, : len(x)].transpose(1, 0, 2)
+    found = padded.reshape(count, rows, inputs) @ weight[:, None]  # [blocks, count, rows, width]
+    found = found.reshape(blocks, count * rows, width)
+    out[...] = found[:, : len(x)].transpose(1, 0, 2)
+
+
+def groups(x: np.ndarray) -> int:
+    """How often `multiply` goes through the weights for x [T, inputs]."""
+    return -(-len(x) // GROUP)
 
 
 @cache
 def parts(blocks: int, lead: float, count: int) -> list[slice]:
-    """The blocks of a matrix in `count` parts: equal ones, but for the first, which has a lead."""
+    """The blocks of a matrix in `count` parts or fewer, equal but for the first, which has a lead."""
     lead = min(1.0, lead)
     places = [0, *(round(blocks * (lead + (1 - lead) * i / count)) for i in range(1, count + 1))]
-    return [slice(*pair) for pair in pairwise(places)]
+    return [slice(first, end) for first, end in pairwise(places) if first < end]
 
 
 def block_width(outputs: Sequence[int], inputs: int, dtype: type[np.floating]) -> int:

@@ -8,25 +8,26 @@ from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-def share(work: Callable[[T], object], parts: Sequence[T]) -> None:
-    """work(part) for each part, in order, by this thread and by others, one for each core.
+def share(work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+    """[work(part) for part in parts], by this thread and by others, one for each core.
 
     Each takes the next part when it is through with its last. Others that come late, on a busy
     machine or because their processors slept, find fewer parts left, or none, and nobody waits for
     them: at worst this thread does everything. Raises the first error after the last part's end.
     """
     if len(parts) == 1:
-        work(parts[0])
-        return
-    left = iter(parts)
+        return [work(parts[0])]
+    left = iter(enumerate(parts))
+    results: dict[int, R] = {}
     ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def take() -> None:
-        for part in left:
+        for number, part in left:
             try:
-                work(part)
+                results[number] = work(part)
             except BaseException as error:  # noqa: BLE001 - raised below, in the thread that asked
                 ended.put(error)
             else:
@@ -39,6 +40,7 @@ def share(work: Callable[[T], object], parts: Sequence[T]) -> None:
     errors = [error for error in (ended.get() for _ in parts) if error]
     if errors:
         raise errors[0]
+    return [results[number] for number in range(len(parts))]
 
 
 @cache
