@@ -85,11 +85,15 @@ def multiply(x: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
     """x [T, inputs] by weight [blocks, inputs, width] into out [T, blocks, width]."""
     blocks, inputs, width = weight.shape
     most = min(GROUP, SMALL_PRODUCT // (inputs * width))
-    if LEAST <= len(x) <= most:
+    least = min(LEAST, most)
+    if len(x) == 1:
+        out[0] = (x.repeat(least, axis=0) @ weight)[:, 0]
+        return
+    if least <= len(x) <= most:
         np.matmul(x, weight, out=out.transpose(1, 0, 2))
         return
     count = max(1, -(-len(x) // most))
-    rows = max(min(LEAST, most), -(-len(x) // count))
+    rows = max(least, -(-len(x) // count))
     padded = np.zeros((count * rows, inputs), x.dtype)
     padded[: len(x)] = x
     # Written one behind the other, then copied: faster for many rows.

@@ -19,12 +19,14 @@ from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.linear import block_width, gated, linear
 from tinyrvllm.model.weights import RawTensor, Weights
 
+Index = np.ndarray | tuple[slice | None, ...]  # of an array: whole numbers, or a view of it
+
 
 @dataclass(frozen=True)
 class Piece:
     """Queries that attend together: n rows of each of S sequences, to c positions of the cache."""
 
-    rows: np.ndarray  # int [S, n] of this step's arrays
+    rows: Index  # [S, n] of this step's arrays
     slots: np.ndarray | slice  # int [S, c] in the cache, or one sequence's if they are in a row
     mask: np.ndarray | None  # [S, n, c] see layers.attention_mask
 

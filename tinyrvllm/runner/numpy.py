@@ -11,7 +11,7 @@ import numpy as np
 from tinyrvllm.model import linear
 from tinyrvllm.model.config import ModelConfig
 from tinyrvllm.model.layers import attention_mask
-from tinyrvllm.model.reference import Piece, Reference
+from tinyrvllm.model.reference import Index, Piece, Reference
 from tinyrvllm.model.threads import share
 from tinyrvllm.model.weights import Weights
 from tinyrvllm.runner.batch import ALL_MASKED, HAS_NAN, Batch, slice_batch
@@ -209,14 +209,18 @@ class PagedCache:
                 decoding[length.bit_length()].append(sequence)
                 continue
             for row in range(first, end, QUERY_TILE):
-                rows = np.arange(row, min(row + QUERY_TILE, end))
-                yield self._piece(np.array([sequence]), rows[None], window)
+                rows = np.s_[None, row : min(row + QUERY_TILE, end)]
+                yield self._piece(np.array([sequence]), rows, window)
         for group in decoding.values():
-            sequences = np.array(group)
-            yield self._piece(sequences, self.batch.query_start[sequences][:, None], window)
+            sequences, first, end = np.array(group), starts[group[0]], starts[group[-1]] + 1
+            # A slice, where it serves, makes a view of the queries, not a copy.
+            if end - first == len(group):
+                yield self._piece(sequences, np.s_[first:end, None], window)
+            else:
+                yield self._piece(sequences, self.batch.query_start[sequences, None], window)
 
-    def _piece(self, sequences: np.ndarray, rows: np.ndarray, window: int | None) -> Piece:
-        """sequences [S], rows [S, n]."""
+    def _piece(self, sequences: np.ndarray, rows: Index, window: int | None) -> Piece:
+        """sequences [S], rows: see Piece."""
         size = self.runner.block_size
         queries = self.batch.positions[rows]  # [S, n]
         newest = queries[:, -1:]  # [S, 1]
