@@ -21,8 +21,8 @@ from tinyrvllm.model.threads import share
 SMALL_PRODUCT: Final = 1_000_000
 ARCHITECTURES: Final = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS calls them
 GROUP: Final = 8  # rows; 16 were no faster
-# Fewer are computed as so many, which the kernel takes at a time. With two threads it then reads the
-# weights at 42 GB/s where it reads them at 35 for 2 rows; numpy's way for a single row is slower, too.
+# Fewer are computed as so many, which the kernel takes at a time. Two threads then read the weights
+# a tenth faster than for 2 rows (measured); numpy's way for a single row (gemv) is slower, too.
 LEAST: Final = 4
 # Threads share a matrix from so many bytes on, times groups of rows. Another one begins some 30 us
 # after it is asked: by then this thread has gone through LEAD of them, so its part is larger by that.
