@@ -24,6 +24,8 @@ CHECKED = [
         "matvec rows=3 kind=F16 outputs=33", "matvec rows=1 kind=Q8_0 inputs=1024",
         "matvec rows=3 kind=F16 inputs=33", "matvec rows=3 kind=Q8_0 inputs=1024",
         "matvec rows=2 kind=Q8_0 inputs=1024", "attend_unrotated contexts=(1, 2",
+        "attend_unrotated contexts=(40", "attend_unrotated contexts=(5, 70)",
+        "attend_spread contexts=(5, 300)",
         "attend_spread contexts=(70, 5) heads=4", "attend_spread contexts=(33, 600",
         "attend_spread contexts=(48,) heads=2", "rope rows=2",
         "matvec kind=Q8_0 rows=1 outputs=130 inputs=576 norm=True residual=True",

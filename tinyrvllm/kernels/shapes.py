@@ -171,7 +171,7 @@ def _attentions() -> list[Case]:
         case("attend_unrotated", contexts=(1, 0, 16, 17), heads=4, kv_heads=2, head_dim=18, rope_dim=14, norm=True),
         case("attend_unrotated", contexts=(1, 2, 33, 300), **smollm, rope_dim=64, interleaved=True),
         case("attend_unrotated", contexts=(512, 513, 1025), **smollm, rope_dim=64, f32=True, norm=True),
-        case("attend_unrotated", contexts=(40, 41, 9), **smollm, rope_dim=64, window=8, f32=True, bound=600),
+        case("attend_unrotated", contexts=(40, 41, 9), heads=4, kv_heads=2, head_dim=128, rope_dim=128, window=8, f32=True, bound=600),
         case("attend_unrotated", contexts=(5, 70), heads=4, kv_heads=1, head_dim=256, rope_dim=256, softcap=5.0, f32=True),
         case("attend_unrotated", contexts=(3, 20), heads=3, kv_heads=3, head_dim=7, rope_dim=0, block_size=8),
         case("attend_unrotated", contexts=(1, 9), heads=2, kv_heads=1, head_dim=16, rope_dim=8, window=1),
