@@ -56,7 +56,7 @@ KERNELS = {  # file of a shader -> kernels of the table that run it
     "top_k.metal": ["top_k"],
 }  # fmt: skip
 SIZE = (
-    r"\b([ar]\.\w+_stride|a\.row_bytes|a\.columns|a\.channels|a\.kv_heads|a\.inputs|a\.keys|D4|"
+    r"\b(a\.\w+_stride|a\.row_bytes|a\.columns|a\.channels|a\.kv_heads|a\.inputs|a\.keys|D4|"
     r"BLOCK_SIZE|HEAD_DIM|\w*STRIDE|stride|width)\b(?=[ )\];])"
 )
 RULES = {  # what to look for, what to put there

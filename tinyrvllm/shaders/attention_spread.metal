@@ -54,20 +54,13 @@ inline void rotate_head(threadgroup float *to, bool is_key, float gain, device c
     float scale = QK_NORM ? head_scale(in, lane, a.norm_epsilon) : 1.0f;
     uint pairs = a.rope_dim / 2;
     for (uint i = lane; i < pairs; i += 32) {
-        uint d0 = INTERLEAVED ? 2 * i : i, d1 = INTERLEAVED ? 2 * i + 1 : i + pairs;
-        float x0 = in[d0], x1 = in[d1];
-        if (QK_NORM) {
-            x0 = x0 * scale * norm[d0];
-            x1 = x1 * scale * norm[d1];
-        }
-        float2 cs = cos_sin(float(position), turns[i]);
-        float y0 = x0 * cs.x - x1 * cs.y, y1 = x0 * cs.y + x1 * cs.x;
-        to[d0] = is_key ? kept(y0) : y0 * gain;
-        to[d1] = is_key ? kept(y1) : y1 * gain;
+        uint2 d = pair_of(i, pairs);
+        float2 y = rotated(in, norm, scale, d, float(position), turns[i]);
+        to[d.x] = is_key ? kept(y.x) : y.x * gain;
+        to[d.y] = is_key ? kept(y.y) : y.y * gain;
     }
     for (uint d = a.rope_dim + lane; d < D4; d += 32) {
-        float x = d < HEAD_DIM ? in[d] : 0.0f;
-        if (QK_NORM && d < HEAD_DIM) x = x * scale * norm[d];
+        float x = element(in, norm, scale, d);
         to[d] = is_key ? kept(x) : x * gain;
     }
 }

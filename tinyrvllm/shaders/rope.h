@@ -22,3 +22,22 @@ inline float head_scale(device const float *in, uint lane, float epsilon) {
     }
     return norm_scale(simd_sum(squares) / float(HEAD_DIM), epsilon);
 }
+
+// The dimensions of pair i.
+inline uint2 pair_of(uint i, uint pairs) {
+    return INTERLEAVED ? uint2(2 * i, 2 * i + 1) : uint2(i, i + pairs);
+}
+
+// Dimension d of a head, normed if heads are; 0 in the padding behind it.
+inline float element(device const float *in, device const float *norm, float scale, uint d) {
+    float x = d < HEAD_DIM ? in[d] : 0.0f;
+    return QK_NORM && d < HEAD_DIM ? x * scale * norm[d] : x;
+}
+
+// A pair of a head, normed if heads are, and rotated.
+inline float2 rotated(device const float *in, device const float *norm, float scale, uint2 pair,
+                      float position, float2 turns) {
+    float x0 = element(in, norm, scale, pair.x), x1 = element(in, norm, scale, pair.y);
+    float2 cs = cos_sin(position, turns);
+    return float2(x0 * cs.x - x1 * cs.y, x0 * cs.y + x1 * cs.x);
+}

@@ -69,25 +69,18 @@ kernel void rope_and_store(device float *q [[buffer(0)]],              // [rows,
     }
     uint pairs = a.rope_dim / 2;
     for (uint i = lane; i < pairs; i += 32) {
-        uint d0 = INTERLEAVED ? 2 * i : i, d1 = INTERLEAVED ? 2 * i + 1 : i + pairs;
-        float x0 = in[d0], x1 = in[d1];
-        if (QK_NORM) {
-            x0 = x0 * scale * norm[d0];
-            x1 = x1 * scale * norm[d1];
-        }
-        float2 cs = cos_sin(float(positions[row]), turns[i]);
-        float y0 = x0 * cs.x - x1 * cs.y, y1 = x0 * cs.y + x1 * cs.x;
+        uint2 d = pair_of(i, pairs);
+        float2 y = rotated(in, norm, scale, d, float(positions[row]), turns[i]);
         if (is_key) {
-            store_kv(k_pool, k_out + d0 / 4 * (BLOCK_SIZE * 4) + d0 % 4, y0);
-            store_kv(k_pool, k_out + d1 / 4 * (BLOCK_SIZE * 4) + d1 % 4, y1);
+            store_kv(k_pool, k_out + d.x / 4 * (BLOCK_SIZE * 4) + d.x % 4, y.x);
+            store_kv(k_pool, k_out + d.y / 4 * (BLOCK_SIZE * 4) + d.y % 4, y.y);
         } else {
-            q_row[d0] = y0;
-            q_row[d1] = y1;
+            q_row[d.x] = y.x;
+            q_row[d.y] = y.y;
         }
     }
     for (uint d = a.rope_dim + lane; d < D4; d += 32) {        // not rotated, and the padding
-        float x = d < HEAD_DIM ? in[d] : 0.0f;
-        if (QK_NORM && d < HEAD_DIM) x = x * scale * norm[d];
+        float x = element(in, norm, scale, d);
         if (is_key) store_kv(k_pool, k_out + d / 4 * (BLOCK_SIZE * 4) + d % 4, x);
         else if (d < HEAD_DIM) q_row[d] = x;
     }
