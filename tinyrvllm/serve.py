@@ -188,14 +188,18 @@ def graceful_server(
             await super().serve(sockets)
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # Between any two steps of this thread, also of a print: the loop does the talking.
             again, self.should_exit = self.should_exit, True
-            if again:
-                print("ending what runs", file=sys.stderr)
-                self.loop.call_soon_threadsafe(end_all)
-                return
+            self.loop.call_soon_threadsafe(self.end_now if again else self.begin_to_end)
+
+        def begin_to_end(self) -> None:
             if self.server_state.tasks:
                 print("finishing what runs; once more to end it", file=sys.stderr)
-            self.loop.call_soon_threadsafe(self.loop.call_later, grace, end_all)
+            self.loop.call_later(grace, end_all)
+
+        def end_now(self) -> None:
+            print("ending what runs", file=sys.stderr)
+            end_all()
 
     return GracefulServer(config)
 
