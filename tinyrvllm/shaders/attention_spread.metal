@@ -7,8 +7,8 @@
 //   3  with ROPED: rotation and the write to the cache, too, and a phase less
 //
 // 1. Nearly all of the time is waiting for memory, so all loads of a turn are under way before one
-//    is used, and the first turn of values with the first of keys; simdgroup_barrier(mem_none)
-//    holds them there (matvec, point 8). Where the first keys lie is asked for before the query.
+//    is used; simdgroup_barrier(mem_none) holds them there (matvec, point 8). Where the first keys
+//    lie is asked for before the query.
 // 2. 8 simdgroups of 32 keys: contexts of up to 256 take one round.
 // 3. Lanes as in attend_one: lane = key for scores, lane = 4 dimensions of head_dim for values.
 //    A lane without a key of its own loads another's, with a score of -inf and a weight of 0, so
@@ -27,23 +27,8 @@ constant constexpr ushort TURN = 16;   // keys or values whose loads overlap
 #define EACH_OF_TURN(t) UNROLL for (ushort t = 0; t < TURN; t++)
 constant uint CHUNKS = D4 / 4;                                // float4 of a head
 
-// Keys that lanes take at once.
-inline uint key_groups() { return CHUNKS < 32 ? 32 / CHUNKS : 1; }
-
 inline uint slot_of(device const int *table, uint key) {
     return uint(table[key / BLOCK_SIZE]) * BLOCK_SIZE + key % BLOCK_SIZE;
-}
-
-// Values of a turn's keys, of which the lanes take some side by side, from the keys' `places`.
-inline void load_values(thread float4 (*v4)[2], device const uchar *v_pool,
-                        threadgroup const ulong *places, uint from, uint keys, uint key_group,
-                        uint chunk) {
-    EACH_OF_TURN(t) {
-        uint i = min(from + t * key_groups() + key_group, keys - 1);
-        ulong place = places[i] + chunk * 4;
-        v4[t][0] = load_kv4(v_pool, place);
-        if (chunk + 32 < CHUNKS) v4[t][1] = load_kv4(v_pool, place + 128);
-    }
 }
 
 // A head normed and rotated, then as the cache keeps a key, or a query times `gain`: D4 floats, of
@@ -127,8 +112,8 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    uint at_once = key_groups(), chunk = lane % min(CHUNKS, 32u);
-    uint key_group = CHUNKS < 32 ? lane / CHUNKS : 0;
+    uint at_once = CHUNKS < 32 ? 32 / CHUNKS : 1;            // keys that lanes take side by side
+    uint chunk = lane % min(CHUNKS, 32u), key_group = CHUNKS < 32 ? lane / CHUNKS : 0;
     float best = -INFINITY, total = 0.0f;
     float4 values[2] = {float4(0.0f), float4(0.0f)};
     if (has_newest && simdgroup == 0) {
@@ -144,10 +129,6 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
     for (; first < last; first += all) {
         uint key = first + lane, keys = min(last - first, 32u);
         ulong at = k_row(slot, kv_head, a.kv_heads);
-        float4 v4[TURN][2];                                  // on their way while scores are made
-        places[simdgroup][lane] = v_row(slot, kv_head, a.kv_heads);
-        simdgroup_barrier(mem_flags::mem_threadgroup);       // places are there
-        load_values(v4, v_pool, places[simdgroup], 0, keys, key_group, chunk);
         float4 sums = float4(0.0f);
         for (uint c = 0; c < CHUNKS; c += TURN) {
             float4 k4[TURN];
@@ -166,14 +147,19 @@ kernel void attend_spread(device const float *q [[buffer(0)]],            // [ro
         total = fma(total, correction, weight);
         best = higher;
         weights[simdgroup][lane] = weight;
-        simdgroup_barrier(mem_flags::mem_threadgroup);       // weights are there
+        places[simdgroup][lane] = v_row(slot, kv_head, a.kv_heads);
+        simdgroup_barrier(mem_flags::mem_threadgroup);       // weights and places are there
         values[0] *= correction;
         values[1] *= correction;
         for (uint from = 0; from < keys; from += TURN * at_once) {
-            if (from > 0) {
-                load_values(v4, v_pool, places[simdgroup], from, keys, key_group, chunk);
-                simdgroup_barrier(mem_flags::mem_none);
+            float4 v4[TURN][2];
+            EACH_OF_TURN(t) {
+                uint i = min(from + t * at_once + key_group, keys - 1);
+                ulong place = places[simdgroup][i] + chunk * 4;
+                v4[t][0] = load_kv4(v_pool, place);
+                if (chunk + 32 < CHUNKS) v4[t][1] = load_kv4(v_pool, place + 128);
             }
+            simdgroup_barrier(mem_flags::mem_none);
             EACH_OF_TURN(t) {
                 uint i = from + t * at_once + key_group;
                 float w = i < keys ? weights[simdgroup][min(i, 31u)] : 0.0f;
