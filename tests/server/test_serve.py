@@ -45,6 +45,10 @@ def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Clie
         assert found, server.communicate()
         with httpx.Client(base_url=found[1], timeout=HANG_SECONDS) as http:
             yield server, http
+    except Exception as error:
+        server.kill()
+        error.add_note(f"the server said: {server.communicate()[1]!r}, status {server.returncode}")
+        raise
     finally:
         server.kill()
         server.communicate()
