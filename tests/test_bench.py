@@ -12,7 +12,7 @@ import pytest
 
 from tests.tiny_models import write_model
 from tinyrvllm import bench
-from tinyrvllm.benches import sweep
+from tinyrvllm.benches import sweep, transformers
 from tinyrvllm.benches.greedy import Greedy, fnv1a, prompt, prompts
 from tinyrvllm.benches.predict import CHIPS
 from tinyrvllm.benches.served import serve
@@ -250,3 +250,43 @@ def test_peers_prints_ratios(tiny: Path, tmp_path: Path, monkeypatch: pytest.Mon
         assert 0 < row["ratio"] < 1
         assert (row["of_memory"] is None) == row["work"].startswith("prefill")
         assert row["of_memory"] is None or 0 < row["of_memory"] < 1
+
+
+FAKE_TRANSFORMERS = """
+import json, sys
+print("a line that is no JSON", flush=True)
+for line in sys.stdin:
+    kind, batch = line.split()
+    if batch == "3":
+        sys.exit("RuntimeError: out of memory")
+    ms = {"eager": 1e9, "compiled": 5e8}[kind]
+    print(json.dumps({"ms": ms, "tokens": [[7, 7, 7, 7]] * int(batch)}), flush=True)
+"""
+
+
+def test_transformers_prints_ratios(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(transformers, "NEEDED", ("json",))
+    fake = [sys.executable, "-c", FAKE_TRANSFORMERS]
+    monkeypatch.setattr(transformers, "peer_command", lambda *_: fake)
+    work = ("--model", tiny, "--device", "cpu", "--prompt-tokens", 6, "--tokens", 4, "--rounds", 1)
+    rows = json.loads(output(capsys, "transformers", *work, "--batch", 1, "--batch", 2, "--json"))
+    assert [row["batch"] for row in rows] == [1, 2]
+    for row in rows:
+        assert (row["eager_ms"], row["compiled_ms"]) == (1e9, 5e8)
+        assert row["ratio"] == pytest.approx(5e8 / row["ours_ms"])
+        assert 0 <= row["same"] <= 4
+    assert " compiled | " in output(capsys, "transformers", *work, "--batch", 1)
+    assert bench.main([*map(str, ("transformers", *work)), "--batch", "3"]) == 2
+    error = capsys.readouterr().err
+    assert error == "error: transformers ended with 1: RuntimeError: out of memory\n"
+    monkeypatch.setattr(transformers, "NEEDED", ("no_such_package", "json"))
+    assert bench.main(["transformers", "--model", str(tiny)]) == 2
+    error = capsys.readouterr().err
+    assert error == "error: no package no_such_package here: pip install no_such_package json\n"
+
+
+def test_equal_beginnings() -> None:
+    assert transformers.equal_beginning([1, 2, 3], [1, 2, 3]) == 3
+    assert transformers.equal_beginning([1, 2, 3], [1, 4, 3]) == 1

@@ -13,12 +13,13 @@ COMMANDS = {
     "kernels": "each kernel on each shape: microseconds, GB/s, GFLOP/s",
     "host": "Python's own cost of a decoded token, on a device that does nothing",
     "peers": "llama.cpp and this engine in turn, on the same file",
+    "transformers": "transformers, eager and compiled, and this engine in turn",
     "predict": "milliseconds a token on a chip of Apple's, from its published limits",
 }
 HELP = f"""\
 usage: python -m tinyrvllm.bench COMMAND [options]
 
-{chr(10).join(f"  {name:9} {text}" for name, text in COMMANDS.items())}
+{chr(10).join(f"  {name:12} {text}" for name, text in COMMANDS.items())}
 
 Each has --help with examples, and --json.
 
