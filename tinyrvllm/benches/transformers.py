@@ -19,10 +19,10 @@ from tinyrvllm.errors import TinyrvllmError
 EPILOG = """\
 Milliseconds a decode step, each the mean of a run; printed are medians over the rounds. "eager" is
 transformers with the cache it has by default, "compiled" with a static cache under torch.compile
-("reduce-overhead": CUDA graphs), compiled before the first round. transformers computes in
-float16 on cuda and in float32 on cpu. "ratio" is the better of the two by ours, round by round;
-"same" says how many of a sequence's tokens are those of the compiled one, at worst: where random
-weights put two tokens side by side, half precision decides.
+("reduce-overhead": CUDA graphs), compiled before the first round. It computes in float16 on cuda and
+in float32 on cpu, whatever the file has: on cuda a file in F16 is the fair one. "ratio" is the
+better of the two by ours, round by round; "same" says how many of a sequence's tokens are those of
+the compiled one, at worst: where random weights put two tokens side by side, half precision decides.
 
 examples:
   python -m tinyrvllm.bench transformers --shape smollm2-135m:f16 --rounds 5
