@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 
 from tests.server.conftest import HANG_SECONDS
-from tinyrvllm.serve import is_loopback, main, parser
+from tinyrvllm.serve import graceful_server, is_loopback, main, parser
 
 # The command line, even where this process ignores SIGINT, as a shell's background jobs do.
 HEARS_SIGINT = """
@@ -89,6 +91,16 @@ def test_a_second_signal_ends_what_runs(endless: Path, sig: str) -> None:
             assert_cut_short(lines)
         assert server.wait(HANG_SECONDS) == 0
         assert server.stderr.read() == "ending what runs\n"
+
+
+def test_the_signal_handler_leaves_the_talking_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal inside a print of this thread would find it "reentrant": an error."""
+    server, asked = graceful_server(uvicorn.Config(app=""), 1, lambda: None), []
+    monkeypatch.setattr(server, "loop", SimpleNamespace(call_soon_threadsafe=asked.append), False)
+    monkeypatch.setattr(sys, "stderr", object())  # no print gets through this
+    for _ in range(2):
+        server.handle_exit(signal.SIGTERM, None)
+    assert asked == [server.begin_to_end, server.end_now]
 
 
 @needs_signals
