@@ -138,6 +138,7 @@ CHECKS = (
 )
 
 
+@pytest.mark.filterwarnings("ignore:damaged.gguf does not name its pre-tokenizer")
 @pytest.mark.parametrize("check", CHECKS)
 def test_damage_ends_in_a_model_or_a_gguf_error(valid, open_damaged, check) -> None:
     FEW(given(st.data())(lambda data: check(valid, open_damaged, data)))()

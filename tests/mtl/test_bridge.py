@@ -161,6 +161,7 @@ def test_worker_threads(device: mtl.Device) -> None:
     shared.close()
 
 
+@pytest.mark.filterwarnings("ignore:when the device was released")  # nobody waits
 def test_work_that_nobody_waits_for_goes_quietly(
     device: mtl.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

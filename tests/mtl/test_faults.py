@@ -83,6 +83,7 @@ def messages() -> int:
 
 
 @pytest.mark.filterwarnings("ignore:when the device was released")  # what a message just made
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a __del__
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_ctrl_c_at_every_message(after: bool) -> None:
     """Interrupted between any two messages, the program leaves blocks in order: encoders are ended,

@@ -635,6 +635,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:when the device was released")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_changed_bridge_is_caught(name: str, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
