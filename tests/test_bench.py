@@ -281,6 +281,8 @@ def test_transformers_prints_ratios(
     assert bench.main([*map(str, ("transformers", *work)), "--batch", "3"]) == 2
     error = capsys.readouterr().err
     assert error == "error: transformers ended with 1: RuntimeError: out of memory\n"
+    assert bench.main([*map(str, ("transformers", *work)), "--tokens", "1"]) == 2
+    assert "expected --tokens of 2 or more" in capsys.readouterr().err
     monkeypatch.setattr(transformers, "NEEDED", ("no_such_package", "json"))
     assert bench.main(["transformers", "--model", str(tiny)]) == 2
     error = capsys.readouterr().err

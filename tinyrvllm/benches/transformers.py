@@ -99,6 +99,8 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise TinyrvllmError(f"no package {missing[0]} here: pip install {' '.join(NEEDED)}")
+    if args.tokens < 2:
+        raise TinyrvllmError("expected --tokens of 2 or more, found 1: no step would be a decode step")
     path, batches = model_path(args), args.batch or list(common.BATCHES)
     common.progress("loading")
     with peer(peer_command(path, args.device, args.prompt_tokens, args.tokens)) as ask_peer:
@@ -135,13 +137,13 @@ def measure(
 
     model, length = load(path), args.prompt_tokens + args.tokens
     common.check_fits(length, model.config.context_length)
-    ours = {batch: Greedy(model, args.device, batch, length + 1) for batch in batches}
+    ours = Greedy(model, args.device, max(batches), length + 1)
 
     def ask(kind: str, batch: int) -> Run:
         if kind in KINDS:
             return ask_peer(kind, batch)
         asked = prompts(0, batch, args.prompt_tokens, model.config.vocab_size)
-        done = ours[batch].generate(asked, args.tokens)
+        done = ours.generate(asked, args.tokens)
         return Run(done.ms_per_step, done.tokens)
 
     for batch in batches:  # compiles, on both sides
