@@ -5,6 +5,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tinyrvllm.benches.served import serve
 from tinyrvllm.benches.sweep import Row, add_speed_ups
 from tinyrvllm.benches.trace import trace
 from tinyrvllm.engine.block_pool import BlockPool
+from tinyrvllm.errors import TinyrvllmError
 from tinyrvllm.model import load
 
 
@@ -281,12 +283,26 @@ def test_transformers_prints_ratios(
     assert bench.main([*map(str, ("transformers", *work)), "--batch", "3"]) == 2
     error = capsys.readouterr().err
     assert error == "error: transformers ended with 1: RuntimeError: out of memory\n"
+    nine = [flag for batch in range(1, 10) for flag in ("--batch", str(batch))]
+    assert bench.main([*map(str, ("transformers", *work)), *nine]) == 2
+    assert "expected at most 8 batch sizes, found 9" in capsys.readouterr().err
     assert bench.main([*map(str, ("transformers", *work)), "--tokens", "1"]) == 2
     assert "expected --tokens of 2 or more" in capsys.readouterr().err
     monkeypatch.setattr(transformers, "NEEDED", ("no_such_package", "json"))
     assert bench.main(["transformers", "--model", str(tiny)]) == 2
     error = capsys.readouterr().err
     assert error == "error: no package no_such_package here: pip install no_such_package json\n"
+
+
+def test_what_a_peer_says_before_it_is_asked() -> None:
+    """Nobody reads the question, and a hint follows the error."""
+    says = """import sys; sys.exit("ImportError: no gguf\\nTry: pip install gguf")"""
+    with (
+        pytest.raises(TinyrvllmError, match="ended with 1: ImportError: no gguf$"),
+        transformers.peer([sys.executable, "-c", says]) as ask,
+    ):
+        time.sleep(1)  # it has ended by then
+        ask("eager", 1)
 
 
 def test_equal_beginnings() -> None:

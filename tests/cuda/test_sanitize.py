@@ -11,19 +11,24 @@ from tests.cuda import sanitize
 from tinyrvllm.kernels import shapes
 from tinyrvllm.kernels.cases import Case
 
+CASES = len(sanitize.every_case())
+COPY = """\
+========= Host API memory access error at host access to 0x7f of size 1,040 bytes
+=========     {} access to 0x7f on access by cudaMemcpy source
+"""
+UNWRITTEN, OUTSIDE = COPY.format("Uninitialized"), COPY.format("Out-of-bounds")
+# What each tool prints; a run of the command.
+CLEAN = {
+    "memcheck": f"========= ERROR SUMMARY: 0 errors\ncases {CASES}, wrong 0\n",
+    "racecheck": "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"
+    f"cases {CASES}, wrong 0\n",
+    "synccheck": f"cases {CASES}, wrong 0\n========= ERROR SUMMARY: 0 errors\n",
+    "initcheck": f"{UNWRITTEN}cases {CASES}, wrong 0\n========= ERROR SUMMARY: 1 errors\n",
+}
 FAKE = """#!{python}
 import sys
-tool = sys.argv[2]
-assert sys.argv[-1] == tool
-print("case rmsnorm")
-if tool == "initcheck":
-    print("========= Host API memory access error at host access to 0x7f of size 1,040 bytes")
-if tool == "racecheck":
-    print("========= RACECHECK SUMMARY: {hazards} hazards displayed (0 errors, 0 warnings)")
-else:
-    print("========= ERROR SUMMARY:", int(tool == "initcheck"), "errors")
-if tool != "{dies}":
-    print("cases 5, wrong 0")
+assert sys.argv[1] == "--tool" and sys.argv[-2:] == ["--inner", sys.argv[2]]
+print({says}[sys.argv[2]], end="")
 """
 
 
@@ -54,25 +59,37 @@ def test_a_wrong_result_is_counted(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows runs no scripts by their first line")
 @pytest.mark.parametrize(
-    ("hazards", "dies", "status", "says"),
+    ("tool", "old", "new", "found"),
     [
-        (0, "", 0, "racecheck Report(cases=5, wrong=0, kernels=0, copies=0)"),
-        (3, "", 1, "racecheck Report(cases=5, wrong=0, kernels=3, copies=0)"),
-        (0, "synccheck", 1, "synccheck ended with 0 before its last case"),
+        ("memcheck", "", "", "kernels=0, copies=0"),
+        ("racecheck", "0 hazards", "3 hazards", "kernels=3, copies=0"),
+        ("initcheck", "1 errors", "2 errors", "kernels=1, copies=1"),
+        ("initcheck", UNWRITTEN, OUTSIDE, "kernels=1, copies=0"),
+        ("memcheck", "========= ERROR SUMMARY: 0", f"{UNWRITTEN}ERROR SUMMARY: 1", "kernels=1, copies=0"),
+        ("synccheck", "wrong 0", "wrong 1", "wrong=1, kernels=0"),
+        ("synccheck", f"cases {CASES}", "cases 5", "cases=5, wrong=0"),
+        ("synccheck", f"cases {CASES}, wrong 0\n", "", "ended with 0 before its last case"),
     ],
 )
 def test_the_summary(
-    hazards: int, dies: str, status: int, says: str, tmp_path: Path,
+    tool: str, old: str, new: str, found: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    assert old in CLEAN[tool]
+    says = CLEAN | {tool: CLEAN[tool].replace(old, new) if old else CLEAN[tool]}
     script = tmp_path / "compute-sanitizer"
-    script.write_text(FAKE.format(python=sys.executable, hazards=hazards, dies=dies))
+    script.write_text(FAKE.format(python=sys.executable, says=says))
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert sanitize.main([]) == status
-    out = capsys.readouterr().out
-    assert says in out
-    assert "initcheck Report(cases=5, wrong=0, kernels=0, copies=1)" in out
+    assert sanitize.main([]) == (1 if old else 0)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert found in lines[tool]
+    assert f"cases={CASES}, wrong=0" in lines["racecheck"]
+
+
+def test_initcheck_is_sure_of_its_memory() -> None:
+    with pytest.raises(AssertionError, match=r"through Card\.allocate"):
+        sanitize.run([], "soft", zeroed=False)
 
 
 def test_no_sanitizer_is_one_line(

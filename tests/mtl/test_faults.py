@@ -83,7 +83,9 @@ def messages() -> int:
 
 
 @pytest.mark.filterwarnings("ignore:when the device was released")  # what a message just made
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a __del__
+@pytest.mark.filterwarnings(
+    "ignore:(?s).*Owned.__del__.*KeyboardInterrupt:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_ctrl_c_at_every_message(after: bool) -> None:
     """Interrupted between any two messages, the program leaves blocks in order: encoders are ended,

@@ -1,9 +1,10 @@
-"""transformers, eager and compiled, and this engine in turn, on the same file and GPU."""
+"""transformers, eager and compiled, and this engine in turn, on the same file."""
 
 import argparse
 import contextlib
 import importlib.util
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -19,19 +20,22 @@ from tinyrvllm.errors import TinyrvllmError
 EPILOG = """\
 Milliseconds a decode step, each the mean of a run; printed are medians over the rounds. "eager" is
 transformers with the cache it has by default, "compiled" with a static cache under torch.compile
-("reduce-overhead": CUDA graphs), compiled before the first round. It computes in float16 on cuda and
-in float32 on cpu, whatever the file has: on cuda a file in F16 is the fair one. "ratio" is the
-better of the two by ours, round by round; "same" says how many of a sequence's tokens are those of
-the compiled one, at worst: where random weights put two tokens side by side, half precision decides.
+("reduce-overhead": CUDA graphs), compiled for each batch size before the first round. It computes in
+float16 on cuda and in float32 on cpu, whatever the file has: on cuda a file in F16 is the fair one.
+On cpu both take all cores. "ratio" is the better of the two by ours, round by round; "same" says how
+many of a sequence's tokens are those of the compiled one, at worst: where random weights put two
+tokens side by side, half precision decides.
 
 examples:
   python -m tinyrvllm.bench transformers --shape smollm2-135m:f16 --rounds 5
   python -m tinyrvllm.bench transformers --device cpu --batch 1 --batch 8 --tokens 16
 
-needs: pip install torch transformers accelerate
+needs: pip install torch transformers accelerate (tried with 2.13, 5.17 and what pip took with them)
 """
 NEEDED = ("torch", "transformers", "accelerate")
 KINDS = ("eager", "compiled")
+MOST_BATCHES = 8  # so many graphs of one function torch.compile keeps; then it runs eager, silently
+NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception|Exit|Interrupt)\b")
 
 
 @dataclass
@@ -78,13 +82,16 @@ def peer(command: list[str]) -> Iterator[Ask]:
                 if line.startswith("{"):
                     return Run(**json.loads(line))
             errors.seek(0)
-            last = (errors.read().strip().splitlines() or ["no output"])[-1]
-            raise TinyrvllmError(f"transformers ended with {process.wait()}: {last}")
+            said = errors.read().strip().splitlines() or ["no output"]
+            why = [line for line in said if NAMES_ERROR.match(line)] or said  # hints may follow it
+            raise TinyrvllmError(f"transformers ended with {process.wait()}: {why[-1]}")
 
         try:
             yield ask
         finally:
             process.kill()
+            with contextlib.suppress(BrokenPipeError):  # a question that nobody has read
+                process.stdin.close()  # type: ignore[union-attr]
 
 
 def main(argv: list[str]) -> int:
@@ -92,7 +99,9 @@ def main(argv: list[str]) -> int:
     add_model(parser)
     common.add_work(parser)
     common.add_batch(parser)
-    parser.add_argument("--device", default="cuda", help="ours (default: %(default)s)")
+    parser.add_argument(
+        "--device", default="cuda", choices=("cuda", "cpu"), help="of both (default: %(default)s)"
+    )
     parser.add_argument(
         "--rounds", type=common.positive(), default=3, metavar="N", help="default: %(default)s"
     )
@@ -101,7 +110,9 @@ def main(argv: list[str]) -> int:
         raise TinyrvllmError(f"no package {missing[0]} here: pip install {' '.join(NEEDED)}")
     if args.tokens < 2:
         raise TinyrvllmError("expected --tokens of 2 or more, found 1: no step would be a decode step")
-    path, batches = model_path(args), args.batch or list(common.BATCHES)
+    path, batches = model_path(args), list(dict.fromkeys(args.batch or common.BATCHES))
+    if len(batches) > MOST_BATCHES:
+        raise TinyrvllmError(f"expected at most {MOST_BATCHES} batch sizes, found {len(batches)}")
     common.progress("loading")
     with peer(peer_command(path, args.device, args.prompt_tokens, args.tokens)) as ask_peer:
         rounds = measure(ask_peer, path, batches, args)
@@ -123,9 +134,8 @@ def main(argv: list[str]) -> int:
 
 def peer_command(path: Path, device: str, prompt_tokens: int, tokens: int) -> list[str]:
     """The process that transformers runs in."""
-    where = "cuda" if device == "cuda" else "cpu"
     module = "tinyrvllm.benches.transformers_peer"
-    return [sys.executable, "-m", module, str(path), where, str(prompt_tokens), str(tokens)]
+    return [sys.executable, "-m", module, str(path), device, str(prompt_tokens), str(tokens)]
 
 
 def measure(

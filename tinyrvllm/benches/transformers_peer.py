@@ -39,7 +39,8 @@ class Transformers:
         if batch not in self.static:
             config, length = self.model.config, self.prompt_tokens + self.tokens
             cache = StaticCache(config=config, max_cache_len=length)
-            step = torch.compile(self._step(cache), mode="reduce-overhead")
+            # Not dynamic: a second batch size would otherwise get a graph for any.
+            step = torch.compile(self._step(cache), mode="reduce-overhead", dynamic=False)
             self.static[batch] = cache, step
             self._run(batch, cache, step)
         cache, step = self.static[batch]
