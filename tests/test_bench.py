@@ -270,6 +270,7 @@ def test_transformers_prints_ratios(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(transformers, "NEEDED", ("json",))
+    monkeypatch.setattr(transformers, "REST", 0)
     fake = [sys.executable, "-c", FAKE_TRANSFORMERS]
     monkeypatch.setattr(transformers, "peer_command", lambda *_: fake)
     work = ("--model", tiny, "--device", "cpu", "--prompt-tokens", 6, "--tokens", 4, "--rounds", 1)

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ needs: pip install torch transformers accelerate (tried with 2.13, 5.17 and what
 NEEDED = ("torch", "transformers", "accelerate")
 KINDS = ("eager", "compiled")
 MOST_BATCHES = 8  # so many graphs of one function torch.compile keeps; then it runs eager, silently
+REST = 0.5  # seconds: threads of the one before spin for a while when they have nothing to do
 NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception|Exit|Interrupt)\b")
 
 
@@ -150,6 +152,7 @@ def measure(
     ours = Greedy(model, args.device, max(batches), length + 1)
 
     def ask(kind: str, batch: int) -> Run:
+        time.sleep(REST)
         if kind in KINDS:
             return ask_peer(kind, batch)
         asked = prompts(0, batch, args.prompt_tokens, model.config.vocab_size)
