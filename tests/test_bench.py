@@ -13,7 +13,7 @@ import pytest
 
 from tests.tiny_models import write_model
 from tinyrvllm import bench
-from tinyrvllm.benches import sweep, transformers
+from tinyrvllm.benches import common, sweep, transformers
 from tinyrvllm.benches.greedy import Greedy, fnv1a, prompt, prompts
 from tinyrvllm.benches.predict import CHIPS
 from tinyrvllm.benches.served import serve
@@ -307,5 +307,5 @@ def test_what_a_peer_says_before_it_is_asked() -> None:
 
 
 def test_equal_beginnings() -> None:
-    assert transformers.equal_beginning([1, 2, 3], [1, 2, 3]) == 3
-    assert transformers.equal_beginning([1, 2, 3], [1, 4, 3]) == 1
+    assert common.equal_beginning([1, 2, 3], [1, 2, 3]) == 3
+    assert common.equal_beginning([1, 2, 3], [1, 4, 3]) == 1

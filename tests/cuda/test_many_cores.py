@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from gguf import GGMLQuantizationType
 
-from tinyrvllm.kernels import matvec, shapes
+from tests.cuda.sanitize import for_many_cores
+from tinyrvllm.kernels import matvec
 from tinyrvllm.kernels.cases import Case, case, check
 from tinyrvllm.kernels.launch import whole
 from tinyrvllm.kernels.matmul import Matmul
@@ -39,15 +40,7 @@ def test_case(device: Device, wanted: Case) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        case(c.kernel, **{**dict(c.shape), "simdgroups": SIMDGROUPS})
-        for c in shapes.TABLE
-        if c.kernel in ("matvec", "ksplit")
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("wanted", for_many_cores(), ids=str)
 def test_table(device: Device, wanted: Case) -> None:
     check(wanted, device)
 

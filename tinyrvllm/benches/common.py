@@ -76,6 +76,12 @@ def check_fits(tokens: int, context_length: int) -> None:
         )
 
 
+def equal_beginning(first: Sequence[int], second: Sequence[int]) -> int:
+    """Tokens before the first that differs, of two sequences of one length."""
+    pairs = enumerate(zip(first, second, strict=True))
+    return next((i for i, (a, b) in pairs if a != b), len(first))
+
+
 def progress(text: str) -> None:
     """A line that the next one overwrites; on terminals only."""
     if sys.stderr.isatty():

@@ -135,7 +135,7 @@ def replay(
     report: Report, oracle: Greedy, other: Greedy, prompt: list[int], want: list[int], got: list[int]
 ) -> Flip:
     """The logits behind the first difference of two continuations of a prompt."""
-    position = next(i for i, pair in enumerate(zip(want, got, strict=True)) if pair[0] != pair[1])
+    position = common.equal_beginning(want, got)
     tokens = want[position], got[position]
     a, b = measure(report, oracle, other, prompt + want[:position])
     oracle_logits, device_logits = (float(a[tokens[0]]), float(a[tokens[1]])), (

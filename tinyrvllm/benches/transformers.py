@@ -42,7 +42,7 @@ NAMES_ERROR = re.compile(r"[\w.]+(Error|Exception|Exit|Interrupt)\b")
 
 @dataclass
 class Run:
-    """What one of the two says of a batch: a decode step's milliseconds, and the tokens."""
+    """One of the three on a batch: a decode step's milliseconds, and each sequence's tokens."""
 
     ms: float
     tokens: list[list[int]]
@@ -67,7 +67,7 @@ class Row:
 def peer(command: list[str]) -> Iterator[Ask]:
     """transformers_peer.py as a process, which keeps what it has compiled.
 
-    What it yields raises TinyrvllmError, with the process's last line, where that has ended.
+    What it yields raises TinyrvllmError, with the error that the process wrote, if that has ended.
     """
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,
@@ -175,11 +175,5 @@ def summary(batch: int, rounds: list[dict[str, Run]]) -> Row:
     ms = {kind: statistics.median(r[kind].ms for r in rounds) for kind in rounds[0]}
     ratios = [min(r["eager"].ms, r["compiled"].ms) / r["ours"].ms for r in rounds]
     pairs = zip(rounds[0]["ours"].tokens, rounds[0]["compiled"].tokens, strict=True)
-    same = min(equal_beginning(mine, theirs) for mine, theirs in pairs)
+    same = min(common.equal_beginning(mine, theirs) for mine, theirs in pairs)
     return Row(batch, ms["eager"], ms["compiled"], ms["ours"], statistics.median(ratios), same)
-
-
-def equal_beginning(first: list[int], second: list[int]) -> int:
-    """Tokens before the first that differs."""
-    pairs = enumerate(zip(first, second, strict=True))
-    return next((i for i, (a, b) in pairs if a != b), len(first))

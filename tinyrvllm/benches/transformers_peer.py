@@ -5,6 +5,7 @@ milliseconds, and each sequence's tokens.
 """
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -42,7 +43,6 @@ class Transformers:
             # Not dynamic: a second batch size would otherwise get a graph for any.
             step = torch.compile(self._step(cache), mode="reduce-overhead", dynamic=False)
             self.static[batch] = cache, step
-            self._run(batch, cache, step)
         cache, step = self.static[batch]
         cache.reset()
         return self._run(batch, cache, step)
@@ -70,8 +70,7 @@ class Transformers:
                 ids = step(ids, positions).clone()  # a graph's own output is overwritten
                 columns.append(ids.cpu())
                 seconds.append(time.perf_counter() - start)
-        mean = sum(seconds) / max(len(seconds), 1)
-        return {"ms": 1e3 * mean, "tokens": torch.cat(columns, 1).tolist()}
+        return {"ms": 1e3 * statistics.fmean(seconds), "tokens": torch.cat(columns, 1).tolist()}
 
 
 def main() -> None:
